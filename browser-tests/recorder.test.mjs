@@ -80,7 +80,7 @@ test("an incident is listed, told, and leads to its time", { skip }, () => visit
   for (const verdict of told.diagnosis.verdicts) assert.ok(shown.includes(verdict.root_cause.title.replaceAll("`", "")), verdict.root_cause.title);
   assert.match(shown, /rose/);
   // The mark in time: the axis shows the incident, what is selected is the moment.
-  await page.getByRole("button", { name: "See it in time" }).click();
+  await page.getByRole("button", { name: "Show on the time axis" }).click();
   await settled(page);
   assert.match(new URL(page.url()).hash, /v=cores&t=[\d.]+\.\.[\d.]+&sel=[\d.]+\.\.[\d.]+/);
   assert.match(await page.locator(".timeline canvas").getAttribute("aria-label"), /[1-9] marks/);

@@ -1,4 +1,4 @@
-//! Lists the files of the page, so that they are part of the binary.
+//! Embeds the files of the page into the binary.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ fn main() {
     std::fs::write(out, text).expect("OUT_DIR can be written");
 }
 
-/// Plain files with their names below `root`, as they stand in addresses.
+/// Regular files with their names below `root`, as used in URLs.
 fn list(root: &Path, directory: &Path, files: &mut Vec<(String, PathBuf)>) {
-    for entry in std::fs::read_dir(directory).expect("the assets are there").flatten() {
+    for entry in std::fs::read_dir(directory).expect("the assets directory exists").flatten() {
         let path = entry.path();
         if path.is_dir() {
             println!("cargo:rerun-if-changed={}", path.display());

@@ -1,4 +1,4 @@
-// A value that several parts of the page share and that changes too often for the address: where the mouse is, what is being brushed.
+// A value that parts of the page share and that changes too often for the URL: the mouse position, the current brush.
 import { useEffect, useState } from "preact/hooks";
 
 export interface Cell<T> { get(): T; set(value: T): void; subscribe(tell: () => void): () => void }

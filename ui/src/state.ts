@@ -1,4 +1,4 @@
-// What the page shows. All of it stands in the address (after the #, so it is never sent to the server): a link shows the same.
+// The state of the page, kept in the URL (after the #, so it is never sent to the server): a link shows the same.
 import { useEffect, useState } from "preact/hooks";
 
 export const VIEWS = ["overview", "cores", "profile", "zombies", "units", "incidents"] as const;
@@ -10,8 +10,8 @@ export type Filters = Partial<Record<typeof FILTERS[number], string>>;
 
 export interface State {
   view: View;
-  range: Range | null;            // what the time axis shows; null: all of it
-  selection: Range | null;        // what was brushed: flame graph and lists are of it
+  range: Range | null;            // the visible range; null: everything
+  selection: Range | null;        // the selection, shown by flame graph and lists
   band: Range | null;             // part of each second, in ns
   base: "rest" | Range | null;    // what the selection is compared with
   filters: Filters;
@@ -19,10 +19,10 @@ export interface State {
   inverted: boolean;
   coresBy: "kind" | "owner";
   flameBy: "place" | "language";
-  zoom: number;                   // frame that fills the flame graph
+  zoom: number;                   // the frame that fills the flame graph
   shown: string;                  // the finding or link whose evidence is open
   incident: number | null;
-  all: boolean;                   // quiet cores, calm series and plain units unfolded
+  all: boolean;                   // also quiet cores, flat series and unremarkable units
 }
 
 export const START: State = {
@@ -30,7 +30,7 @@ export const START: State = {
   flameBy: "place", zoom: 0, shown: "", incident: null, all: false,
 };
 
-// Seconds with as many digits as needed: whole nanoseconds.
+// Seconds with as many digits as whole nanoseconds need.
 function seconds(ns: number): string {
   const text = (ns / 1e9).toFixed(9).replace(/\.?0+$/, "");
   return text === "-0" ? "0" : text;
@@ -63,7 +63,7 @@ export function write(state: State): string {
   return "#" + out.map(([name, value]) => `${name}=${encodeURIComponent(value).replace(/%2C/g, ",")}`).join("&");
 }
 
-// Anybody can write an address: what makes no sense is left out.
+// A URL can contain anything: invalid values are ignored.
 export function read(hash: string): State {
   let values: URLSearchParams;
   try { values = new URLSearchParams(hash.replace(/^#/, "")); } catch { return START; }
@@ -83,7 +83,7 @@ export function read(hash: string): State {
   };
 }
 
-// The flame graph is of another selection: the frame that was zoomed into is not there any more.
+// Changes that give another flame graph, in which the zoomed frame no longer exists.
 const REGRAPHS: (keyof State)[] = ["selection", "band", "base", "filters", "inverted"];
 
 export function change(state: State, patch: Partial<State>): State {
@@ -107,7 +107,7 @@ export function start(): void {
 
 export const now = (): State => current;
 
-// `quietly` for what is one gesture (wheel, typing): no new step in the browser's history.
+// `quietly` for continuous input (wheel, typing): adds no entry to the browser's history.
 export function update(patch: Partial<State>, quietly = false): void {
   const next = change(current, patch);
   const hash = write(next);

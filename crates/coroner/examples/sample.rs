@@ -1,5 +1,5 @@
-//! Samples this node for some seconds as the recorder does, and says what that cost and what was seen: `sample [SECONDS [RATE [FILE]]]`.
-//! With a FILE, the samples are stored in a recording.
+//! Samples this node like the recorder, and prints the cost and what was seen: `sample [SECONDS [RATE [FILE]]]`. Stores the samples in
+//! FILE, if given.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

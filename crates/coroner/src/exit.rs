@@ -5,11 +5,11 @@ use std::process::ExitCode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Nothing wrong in what was seen (findings of severity info may be there).
+    /// Nothing wrong in what was seen; there may be findings of severity info.
     NothingWrong = 0,
     /// A finding of severity warning or critical.
     Findings = 1,
-    /// The node or file could not be examined; with `--strict`, something could not be seen. Wrong arguments end so, too.
+    /// The node or file could not be examined; with `--strict`, something could not be seen. Also for wrong arguments.
     CouldNotExamine = 2,
 }
 

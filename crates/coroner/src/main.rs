@@ -3,7 +3,7 @@
 mod args;
 mod commands;
 mod exit;
-#[allow(clippy::disallowed_methods, reason = "here text leaves, made safe")]
+#[allow(clippy::disallowed_methods, reason = "the only place that prints; makes text safe first")]
 mod output;
 
 use clap::Parser;

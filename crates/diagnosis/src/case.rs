@@ -1,4 +1,4 @@
-//! What rules, causes and links may look at.
+//! What rules, causes and links look at.
 
 use crate::cgroup_paths::cgroup_name;
 use crate::code::Code;
@@ -8,19 +8,19 @@ use crate::finding::Finding;
 use crate::kernel_work::Work;
 use crate::rules::zombie_memcgs;
 use crate::units::cost::{UnitCost, costs};
-use crate::zombies::Report;
+use crate::zombies::ZombieReport;
 use coroner_evidence::{CgroupOwner, Evidence};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-/// The evidence, and what several of them derive from it. Each part is made when it is first asked for: of ten minutes of a large node
-/// that takes longer than all else.
+/// The evidence, and what several of them derive from it. Each part is computed on first use: for ten minutes of a large node that
+/// takes longer than everything else.
 pub struct Case<'e> {
     pub evidence: &'e Evidence,
-    /// What the rules found, worst first. Empty while they are looking.
+    /// What the rules found, worst first. Empty while they run.
     pub findings: Vec<Finding>,
     cores: OnceCell<Cores<'e>>,
-    zombies: OnceCell<Option<Report<'e>>>,
+    zombies: OnceCell<Option<ZombieReport<'e>>>,
     unit_costs: OnceCell<BTreeMap<String, UnitCost>>,
 }
 
@@ -44,8 +44,8 @@ impl<'e> Case<'e> {
         Work::of(self.evidence)
     }
 
-    /// `None` if the dead were not looked for.
-    pub fn zombies(&self) -> Option<&Report<'e>> {
+    /// `None` if nothing looked for dead cgroups.
+    pub fn zombies(&self) -> Option<&ZombieReport<'e>> {
         self.zombies.get_or_init(|| zombie_memcgs::current(self.evidence)).as_ref()
     }
 
@@ -54,7 +54,7 @@ impl<'e> Case<'e> {
         zombie_memcgs::dead_and_live(self.evidence, self.zombies())
     }
 
-    /// By the unit's name.
+    /// By unit name.
     pub fn unit_costs(&self) -> &BTreeMap<String, UnitCost> {
         self.unit_costs.get_or_init(|| costs(self.evidence))
     }
@@ -64,7 +64,7 @@ impl<'e> Case<'e> {
         process.is_some_and(|process| process.comm == OBSERVER)
     }
 
-    /// Where a process belongs, to follow its name: ` of train.service`, ` of pod 6f9b…`, ` in cgroup /a`; empty if that says nothing.
+    /// Where a process belongs, to follow its name: ` of train.service`, ` of pod 6f9b…`, ` in cgroup /a`; empty if unknown or the root.
     pub fn home_of(&self, pid: u32) -> String {
         let process = self.evidence.processes.iter().rev().find(|process| process.pid == pid);
         let Some(path) = process.and_then(|process| process.memory_cgroup.as_deref().or(process.cpu_cgroup.as_deref()))

@@ -1,13 +1,13 @@
-//! What the path of a cgroup says to people.
+//! Cgroup paths in words.
 
 use coroner_evidence::CgroupOwner;
 
-/// Whether a cgroup is this one or lies below it.
+/// Whether a cgroup is this one or is below it.
 pub fn is_same_or_below(path: &str, ancestor: &str) -> bool {
     path.strip_prefix(ancestor.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A cgroup as a person would call it, for a title: `container 0123456789ab of pod 6f9b…`, `ecs.service`, `cgroup /a/b`.
+/// What a person calls a cgroup, for titles: `container 0123456789ab of pod 6f9b…`, `ecs.service`, `cgroup /a/b`.
 pub fn cgroup_name(path: &str) -> String {
     let owner = CgroupOwner::of_path(path);
     match (owner.pod_uid, owner.container_id, owner.unit) {
@@ -19,7 +19,7 @@ pub fn cgroup_name(path: &str) -> String {
     }
 }
 
-/// Whose cgroup it is, to follow its path: ` (pod 6f9b…, container 0123456789ab)`; empty if nobody's.
+/// Whose cgroup it is, to follow its path: ` (pod 6f9b…, container 0123456789ab)`; empty if unknown.
 pub fn cgroup_owner(path: &str) -> String {
     let owner = CgroupOwner::of_path(path);
     let mut parts = Vec::new();
@@ -34,7 +34,7 @@ pub fn cgroup_owner(path: &str) -> String {
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
-/// What crictl and docker show of a container id.
+/// The part of a container ID that crictl and docker show.
 fn short_id(id: &str) -> String {
     id.chars().take(12).collect()
 }

@@ -1,4 +1,4 @@
-//! What a diagnosis consists of, and how it is made.
+//! What a diagnosis consists of and how it is made.
 
 use crate::case::Case;
 use crate::rules;
@@ -77,7 +77,7 @@ impl Finding {
         }
     }
 
-    /// Whether it is the one that is referred to.
+    /// Whether the reference means this finding.
     pub fn is(&self, told: &FindingRef) -> bool {
         self.code == told.code && self.subject == told.subject && self.ties.culprit() == told.by
     }
@@ -95,11 +95,11 @@ impl Serialize for Finding {
 pub enum Answer {
     /// At least one.
     Findings(Vec<Finding>),
-    /// Looked, and it is not the case: the numbers that say so.
+    /// Checked and not the case, with the numbers that say so.
     Fine(String),
     /// The evidence is missing.
     CannotTell { because: String, how_to_see: String },
-    /// It is a question only for those who bring something to compare with, and nobody did.
+    /// The rule compares with something the user provides, and nothing was provided.
     NotAsked,
 }
 
@@ -109,11 +109,11 @@ impl Answer {
         if findings.is_empty() { Answer::Fine(fine()) } else { Answer::Findings(findings) }
     }
 
-    /// What is missing from a damaged recording may be what would have spoken against *fine*.
+    /// What a damaged recording lost may be what spoke against *fine*.
     fn unless_damaged(self, damaged: Option<&Unseen>) -> Answer {
         match (self, damaged) {
             (Answer::Fine(_), Some(damaged)) => Answer::CannotTell {
-                because: format!("a part of the recording is damaged: {}", damaged.why),
+                because: format!("part of the recording is damaged: {}", damaged.why),
                 how_to_see: damaged.how_to_see.clone(),
             },
             (answer, _) => answer,
@@ -121,7 +121,7 @@ impl Answer {
     }
 }
 
-/// All that can be said of a node.
+/// Everything coroner says about a node.
 #[derive(Debug, Clone)]
 pub struct Diagnosis {
     pub node: Node,
@@ -136,7 +136,7 @@ pub struct Diagnosis {
     pub conclusion: Conclusion,
 }
 
-/// Puts every rule to the evidence, and concludes.
+/// Runs every rule on the evidence, then draws conclusions.
 pub fn diagnose(evidence: &Evidence) -> Diagnosis {
     let mut case = Case::of(evidence);
     let mut findings = Vec::new();
@@ -157,7 +157,7 @@ pub fn diagnose(evidence: &Evidence) -> Diagnosis {
             }),
         }
     }
-    // Stable: rules stand in the order in which a person would want to read equals.
+    // Stable: the order of the rules is the reading order of equals.
     findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
     let window_real_ns =
         evidence.window().zip(evidence.clocks.last()).map(|(w, c)| (c.real_ns_of(w.from), c.real_ns_of(w.to)));

@@ -1,4 +1,4 @@
-//! What the kernel did while it was watched, as time instead of samples, by core, thread and kind.
+//! What the kernel did while watched, as time instead of samples, by core, thread and kind.
 
 use crate::cores::words::percent_value;
 use crate::finding::{Answer, Fact, FactKey};
@@ -9,13 +9,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// A stretch that is shorter says nothing of a second.
+/// Shorter stretches count as this many seconds: they say nothing about a whole one.
 const SHORTEST: f64 = 0.5;
 
-/// Less than this is nothing in words.
+/// A smaller share is not worth mentioning.
 const WORTH_SAYING: f64 = 0.0005;
 
-/// All stretches together. Cheap: a view on the evidence.
+/// All stretches together: a cheap view of the evidence.
 #[derive(Debug, Clone, Copy)]
 pub struct Work<'e> {
     stretches: &'e [KernelWork],
@@ -27,17 +27,17 @@ pub struct ProcessWork {
     /// Its thread with most of it.
     pub thread: Task,
     pub time: Duration,
-    /// Of one core, over all that was sampled; a process with many threads may have more than 1.
+    /// Of one core, over the sampled time; above 1 if several threads ran at once.
     pub share: f64,
     /// The same over its busiest second.
     pub peak: f64,
-    /// On which cores, the most first.
+    /// By core, largest first.
     pub cores: Vec<(u32, Duration)>,
-    /// The function that it was found in most.
+    /// The function it was sampled in most.
     pub symbol: Option<String>,
     /// From the first to the last second in which it did at least half of what it did at its peak.
     pub when: Window,
-    /// It did any of it for the last time.
+    /// When it was last seen doing any of it.
     pub until: Time,
 }
 
@@ -62,7 +62,7 @@ impl ProcessWork {
     }
 
     pub fn facts(&self) -> Vec<Fact> {
-        let source = "samples of the kernel on all cores";
+        let source = "kernel samples on all cores";
         let mut facts = vec![
             Fact::new(FactKey::ShareOfCore, percent_value(self.share), source).of(self.thread.name()),
             Fact::new(FactKey::BusiestSecond, percent_value(self.peak), source),
@@ -74,13 +74,13 @@ impl ProcessWork {
     }
 }
 
-/// Why the kernel's work is not known, as an answer.
+/// The answer of a rule if the kernel was not sampled.
 pub fn not_sampled(evidence: &Evidence) -> Answer {
     let unseen: Option<&Unseen> = evidence.why_unseen(probe::KERNEL_SAMPLES);
     Answer::CannotTell {
-        because: unseen.map_or_else(|| "the kernel's work was not sampled".to_owned(), |unseen| unseen.why.clone()),
+        because: unseen.map_or_else(|| "the kernel was not sampled".to_owned(), |unseen| unseen.why.clone()),
         how_to_see: unseen
-            .map_or_else(|| "run on the node as root, for some seconds".to_owned(), |unseen| unseen.how_to_see.clone()),
+            .map_or_else(|| "run on the node as root for a few seconds".to_owned(), |unseen| unseen.how_to_see.clone()),
     }
 }
 
@@ -115,7 +115,7 @@ impl<'e> Work<'e> {
         self.stretches.last().map_or(0, |stretch| stretch.cores)
     }
 
-    /// Samples that are missing: all times are at least what is said.
+    /// Lost samples: all times are lower bounds.
     pub fn lost(&self) -> u64 {
         self.stretches.iter().fold(0, |sum, stretch| sum.saturating_add(stretch.lost))
     }
@@ -128,7 +128,7 @@ impl<'e> Work<'e> {
         self.stretches.iter().filter(inside).flat_map(|stretch| stretch.rows.iter().map(move |row| (stretch, row)))
     }
 
-    /// Time of all cores together.
+    /// Summed over all cores.
     pub fn time(&self, of: impl Fn(&WorkRow) -> bool) -> Duration {
         self.time_within(None, of)
     }
@@ -139,12 +139,12 @@ impl<'e> Work<'e> {
         rows.fold(Duration::ZERO, |sum, (stretch, row)| sum.saturating_add(time_of(stretch, row.samples)))
     }
 
-    /// 1.0 is one core all the time.
+    /// 1.0 is one core throughout.
     pub fn cores_of(&self, of: impl Fn(WorkKind) -> bool) -> f64 {
         self.time(|row| of(row.kind)).as_secs_f64() / self.over().as_secs_f64().max(0.001)
     }
 
-    /// How much of one core this was, where the kind of some work is not known: nobody looks what it is while it is little.
+    /// The share of one core, as a range if some work is unnamed: small amounts are not classified.
     pub fn share_words(&self, of: impl Fn(WorkKind) -> bool) -> String {
         let (known, unknown) = (self.cores_of(of), self.cores_of(|kind| kind == WorkKind::Unnamed));
         match (known > 0.0, unknown >= WORTH_SAYING) {
@@ -154,7 +154,7 @@ impl<'e> Work<'e> {
         }
     }
 
-    /// The processes that did this, the most first.
+    /// The processes that did this, largest first.
     pub fn processes(&self, of: impl Fn(&WorkRow) -> bool) -> Vec<ProcessWork> {
         let mut processes: BTreeMap<u32, Gathered<'_>> = BTreeMap::new();
         for (stretch, row) in self.rows(None).filter(|(_, row)| of(row)) {
@@ -175,7 +175,7 @@ impl<'e> Work<'e> {
         processes
     }
 
-    /// The functions that this was in, the most first.
+    /// The functions this was in, most samples first.
     pub fn symbols(&self, of: impl Fn(&WorkRow) -> bool) -> Vec<(&'e str, u64)> {
         let mut symbols: HashMap<&str, u64> = HashMap::new();
         for (_, row) in self.rows(None).filter(|(_, row)| of(row)) {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_nobody_looked_at_is_not_called_zero() {
+    fn unclassified_work_is_not_called_zero() {
         let told = |rows| {
             let evidence = Evidence { kernel_work: vec![second(Time::from_secs(1), rows)], ..Evidence::default() };
             Work::of(&evidence).unwrap().share_words(|kind| kind == WorkKind::PageFault)

@@ -1,17 +1,17 @@
-//! Keys of findings: the same trouble has the same key after a restart and on another node.
+//! Keys of findings: the same problem has the same key after a restart and on another node.
 //!
-//! A key is the finding's code and what it is about without what changes from one start to the next: no pids, no core numbers, no ids of pods and
-//! containers, no numbers of kernel workers. Findings of one diagnosis may share a key (two cores that one unit fills): they are one trouble, and
-//! whoever stores them keeps the worst.
+//! A key is the finding's code and its subject, without what changes between starts: PIDs, core numbers, pod and container IDs, numbers of
+//! kernel workers. Findings of one diagnosis may share a key (one unit fills two cores): they are one problem, and whoever stores them keeps
+//! the worst.
 
 use crate::finding::{FactKey, Finding, SubjectKind};
 use crate::ties::Task;
 use coroner_evidence::{CgroupOwner, name_pattern};
 
-/// Between the parts of a key.
+/// Separates the parts of a key.
 const APART: char = ':';
 
-/// What begins the names of kernel threads of which there is one for each core or NUMA node.
+/// Name prefixes of kernel threads that exist once per core or NUMA node.
 const NUMBERED_KERNEL_THREADS: [&str; 3] = ["kswapd", "kcompactd", "kworker"];
 
 impl Finding {
@@ -42,13 +42,13 @@ impl Finding {
         }
     }
 
-    /// The unit of who did it, else its command.
+    /// The unit of the culprit, else its command.
     fn doer(&self) -> Option<String> {
         let unit = self.ties.units.first().map(|unit| unit_pattern(unit));
         unit.or_else(|| self.ties.culprits.first().map(Task::pattern))
     }
 
-    /// The kernel function that it is mostly about.
+    /// The kernel function it is mostly about.
     fn function(&self) -> Option<String> {
         match &self.fact(FactKey::MostlyIn)?.value {
             coroner_report::FactValue::Text(function) => Some(function_pattern(function)),
@@ -58,18 +58,18 @@ impl Finding {
 }
 
 impl Task {
-    /// Its command without the numbers that are another start's or another core's.
+    /// Its command without numbers that differ between starts or cores.
     fn pattern(&self) -> String {
         command_pattern(&self.comm)
     }
 }
 
-/// What stands between two separators of a key has none itself.
+/// A part of a key must not contain the separator.
 fn clean(text: String) -> String {
     text.replace([APART, '`'], "_")
 }
 
-/// `run-r8f3.scope` → `run-*.scope`, `user@1000.service` → `user@*.service`; `node-exporter-2.service` stays: who names a service means it.
+/// `run-r8f3.scope` → `run-*.scope`, `user@1000.service` → `user@*.service`; `node-exporter-2.service` stays: services are named on purpose.
 fn unit_pattern(unit: &str) -> String {
     let made_up = unit.starts_with("run-") || !unit.ends_with(".service");
     clean(match unit.split_once('@') {
@@ -94,7 +94,7 @@ fn command_pattern(comm: &str) -> String {
     })
 }
 
-/// Numbers that stand for themselves: `worker-12` → `worker-*`, but `python3` and `h2o` stay.
+/// Replaces whole words that are numbers: `worker-12` → `worker-*`, but `python3` and `h2o` stay.
 fn words_pattern(text: &str) -> String {
     let is_separator = |c: char| matches!(c, '-' | '_' | ':' | '#' | ' ' | '.');
     let parts = text.split_inclusive(is_separator).map(|part| {
@@ -105,14 +105,14 @@ fn words_pattern(text: &str) -> String {
     parts.collect()
 }
 
-/// `eth0 in netns blue` → `eth0`; of devices that are made for each pod only the kind: `veth1a2b3c4d` → `veth*`.
+/// `eth0 in netns blue` → `eth0`; devices made per pod keep only their kind: `veth1a2b3c4d` → `veth*`.
 fn device_pattern(device: &str) -> String {
     let device = device.split(' ').next().unwrap_or_default();
     let made_up = ["veth", "cali", "lxc", "tap", "eni", "br-", "docker"].iter().find(|kind| device.starts_with(**kind));
     clean(made_up.map_or_else(|| device.to_owned(), |kind| format!("{kind}*")))
 }
 
-/// Whose it is, if it is a unit's; else its path without ids and numbers.
+/// The unit it belongs to, else its path without IDs and numbers.
 fn cgroup_pattern(path: &str) -> String {
     let owner = CgroupOwner::of_path(path);
     match (owner.pod_uid, owner.container_id, owner.unit) {
@@ -125,10 +125,10 @@ fn path_pattern(path: &str) -> String {
     clean(path.split('/').map(pod_pattern).collect::<Vec<_>>().join("/"))
 }
 
-/// What Kubernetes makes names of (k8s.io/apimachinery, util/rand): no vowels and no digits that look like letters, so that no word comes out.
+/// The alphabet of Kubernetes name suffixes (k8s.io/apimachinery, util/rand): no vowels, no digits that look like letters.
 const POD_SUFFIX: &str = "bcdfghjklmnpqrstvwxz2456789";
 
-/// `web-7d9f8b6c5-x2x4z` → `web-*`: a Deployment adds its template's hash and five more characters, a DaemonSet or a Job the latter only.
+/// `web-7d9f8b6c5-x2x4z` → `web-*`: a Deployment adds a template hash and five more characters, a DaemonSet or Job only the latter.
 fn pod_pattern(name: &str) -> String {
     let is_made = |text: &str| text.chars().all(|c| POD_SUFFIX.contains(c));
     let Some((name, _)) = name.rsplit_once('-').filter(|(_, suffix)| suffix.len() == 5 && is_made(suffix)) else {

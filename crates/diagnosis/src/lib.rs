@@ -1,6 +1,6 @@
 //! From evidence to findings.
 //!
-//! A rule is a pure function of the evidence and answers *finding*, *fine* or *cannot tell, because*. One file each under
+//! A rule is a pure function of the evidence that answers *finding*, *fine* or *cannot tell, because*. Each has a file under
 //! [`rules`]. What several rules derive from the evidence (how busy a core was, who owned it, who waited) is in [`cores`] and
 //! [`log_events`].
 

@@ -1,9 +1,9 @@
-//! What a memory cgroup takes of the kernel's memory, dead or alive: the structures, not the pages charged to it.
+//! How much kernel memory a memory cgroup takes, dead or alive: its structures, not the pages charged to it.
 //!
-//! No counter tells it. Most of it is statistics, one copy for each core and NUMA node, so that it grows with the node: 17 KB with 2
-//! cores, 280 KB with 96 (Linux 5.4). The numbers below are measured: a thousand dead cgroups, each kept by one page of a tmpfs, and
-//! what `SUnreclaim` (less the inode of the file) and `Percpu` of /proc/meminfo had grown by. They are an *estimate* for any other kernel;
-//! [`MemcgSize::at_most`] holds them against what the node itself admits.
+//! No counter shows it. Most of it is statistics, one copy per core and NUMA node, so it grows with the node: 17 KB with 2 cores,
+//! 280 KB with 96 (Linux 5.4). The numbers below are measured: a thousand dead cgroups, each kept by one page in tmpfs, and by how much
+//! `SUnreclaim` (less the file's inode) and `Percpu` in /proc/meminfo grew. For any other kernel they are an *estimate*;
+//! [`MemcgSize::at_most`] limits it to what the node itself reports.
 //!
 //! | kernel | cgroup | cores | nodes | slab | per-core memory | together |
 //! |---|---|---|---|---|---|---|
@@ -17,8 +17,8 @@
 //! | Debian 6.12 | v2 | 4 | 2 | 18,288 | 9,240 | 27,528 |
 //! | 6.18 | v1 | 2 | 1 | 13,186 | 3,931 | 17,117 |
 //!
-//! On 6.18 the allocations of one mkdir were traced as well (kmem and percpu tracepoints): slab 9.9 KB and 3.6 KB for each node; for
-//! each core 1.6 KB and 528 bytes for each node.
+//! On 6.18 the allocations of one mkdir were traced too (kmem and percpu tracepoints): slab 9.9 KB plus 3.6 KB per node; per core
+//! 1.6 KB plus 528 bytes per node.
 
 use coroner_evidence::{Evidence, Source};
 
@@ -27,7 +27,7 @@ use coroner_evidence::{Evidence, Source};
 pub struct MemcgSize {
     /// In slab caches, mostly kmalloc's.
     pub slab: u64,
-    /// Per-core memory, of all cores that are possible.
+    /// Per-core memory, for all possible cores.
     pub percpu: u64,
 }
 
@@ -45,9 +45,9 @@ const BEFORE_5_13: Growth = Growth { slab: 8_600, slab_each_node: 1_400, each_co
 const FROM_5_13: Growth = Growth { slab: 9_600, slab_each_node: 4_400, each_core: 1_330, each_core_and_node: 590 };
 
 impl MemcgSize {
-    /// An estimate, good to a tenth on the kernels measured. `kernel` is the release (`5.4.0-216-generic`), taken for a new one if
-    /// it is not known; `cores` are the possible ones, of which there may be more than run; `nodes` are NUMA nodes: 1, if not
-    /// known, makes it too small rather than too large.
+    /// An estimate, within a tenth on the kernels measured. `kernel` is the release (`5.4.0-216-generic`), assumed new if unknown;
+    /// `cores` are the possible ones, which may be more than are online; `nodes` are NUMA nodes: if unknown, pass 1, which makes
+    /// the estimate too small rather than too large.
     pub fn estimate(kernel: Option<&str>, cores: u32, nodes: u32) -> MemcgSize {
         let old = kernel.and_then(version).is_some_and(|version| version < (5, 13));
         let growth = if old { BEFORE_5_13 } else { FROM_5_13 };
@@ -58,8 +58,8 @@ impl MemcgSize {
         }
     }
 
-    /// No more than what the node has of such memory in all (`Percpu`, `SUnreclaim`), shared among the memory cgroups it tracks. With
-    /// thousands of them they are nearly all of `Percpu`, so that this is then a measurement from above.
+    /// Capped at what the node has of such memory in total (`Percpu`, `SUnreclaim`), divided by the memory cgroups it tracks. With
+    /// thousands of them they are nearly all of `Percpu`, which makes this a measured upper bound.
     pub fn at_most(self, evidence: &Evidence, tracked: u64) -> MemcgSize {
         let bound = |estimate: u64, counter: &str| match evidence.counters.last(Source::Meminfo, "", counter) {
             Some(all) => estimate.min(all / tracked.max(1)),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_big_node_pays_more_for_each() {
+    fn a_cgroup_costs_more_on_a_big_node() {
         let incident = MemcgSize::estimate(Some("5.4.0-1103-aws"), 96, 1);
         assert!((250_000..350_000).contains(&incident.total()), "{incident:?}");
         assert_eq!(MemcgSize::estimate(None, 4, 1), MemcgSize::estimate(Some("6.18.0"), 4, 1));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_has_not_is_not_claimed() {
+    fn the_estimate_never_exceeds_what_the_node_has() {
         let mut evidence = Evidence::default();
         let estimate = MemcgSize::estimate(Some("6.18.44"), 192, 2);
         assert_eq!(estimate.at_most(&evidence, 5_000), estimate, "nothing was seen");

@@ -1,4 +1,4 @@
-//! What a diagnosis comes to, in a word.
+//! The outcome of a diagnosis in a word.
 
 use crate::{Code, Diagnosis, Severity};
 pub use coroner_report::Outcome;
@@ -14,7 +14,7 @@ impl Diagnosis {
     }
 }
 
-/// A rule that cannot tell says so under its own code.
+/// A rule that cannot tell is listed as unseen under its code.
 fn is_blind_to_cores(diagnosis: &Diagnosis) -> bool {
     diagnosis.unseen.iter().any(|unseen| unseen.probe == Code::CoreSaturated.as_str())
 }

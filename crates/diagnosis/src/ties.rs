@@ -1,4 +1,4 @@
-//! By what findings are joined to each other: what each is about, in the node's own terms.
+//! What findings have in common: what each is about, in the node's own terms.
 
 use crate::cores::owners::Ownership;
 use crate::cores::threads::Who;
@@ -6,7 +6,7 @@ use crate::log_events::LogEvent;
 use coroner_evidence::{Nic, NicQueue, Time, Window};
 use std::time::Duration;
 
-/// Text for people names a core in words; this names it so that two findings about it can be put together.
+/// Text names a core in words; this names it so that two findings about it can be matched.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ties {
     /// Where it happened.
@@ -21,11 +21,11 @@ pub struct Ties {
     /// By their uid.
     pub pods: Vec<String>,
     pub queues: Vec<Queue>,
-    /// When it was at its worst, if it came and went.
+    /// When it was at its worst, if it did not last throughout.
     pub when: Option<When>,
-    /// When it was so for the first time, if that was before.
+    /// When it was first seen, if earlier.
     pub since: Option<Time>,
-    /// When it was so for the last time, where the rule knows.
+    /// When it was last seen, if the rule knows.
     pub until: Option<Time>,
 }
 
@@ -37,7 +37,7 @@ pub struct Task {
     pub comm: String,
 }
 
-/// A device as [`coroner_evidence::Nic::display_name`] says it, and one of its queues, if it is known which.
+/// A device as [`coroner_evidence::Nic::display_name`] names it, and one of its queues, if known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queue {
     pub nic: String,
@@ -48,7 +48,7 @@ pub struct Queue {
 /// As [`Nic::display_name`] writes it.
 const IN_NETNS: &str = " in netns ";
 
-/// When it was, and how far that may be off: the kernel log has a clock of its own.
+/// When it was, and by how much that may be off: the kernel log has its own clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct When {
     pub from: Time,
@@ -61,25 +61,25 @@ impl When {
         When { from: at, to: at, uncertainty }
     }
 
-    /// Whether `self` may have begun before `other` ended, both clocks at their worst.
+    /// Whether `self` may have begun before `other` ended, with both clocks at their worst.
     pub fn can_precede(&self, other: &When) -> bool {
         let slack = self.uncertainty.saturating_add(other.uncertainty);
         self.from <= other.to + slack
     }
 
-    /// Whether it began before the other one began, whatever the clocks are off.
+    /// Whether it began before the other began, however far the clocks are off.
     pub fn surely_precedes(&self, other: &When) -> bool {
         let slack = self.uncertainty.saturating_add(other.uncertainty);
         self.from + slack <= other.from
     }
 
-    /// Whether they overlap, whatever the clocks are off.
+    /// Whether they overlap, however far the clocks are off.
     pub fn surely_overlaps(&self, other: &When) -> bool {
         let slack = self.uncertainty.saturating_add(other.uncertainty);
         self.from + slack <= other.to && other.from + slack <= self.to
     }
 
-    /// Whether they may overlap, both clocks at their worst.
+    /// Whether they may overlap, with both clocks at their worst.
     pub fn overlaps(&self, other: &When) -> bool {
         let slack = self.uncertainty.saturating_add(other.uncertainty);
         self.from <= other.to + slack && other.from <= self.to + slack
@@ -165,7 +165,7 @@ impl Ties {
         Ties { cgroups: vec![path.to_owned()], ..Ties::default() }
     }
 
-    /// As they leave the node: without times, which are told with verdicts.
+    /// As they leave the node: without times, which verdicts carry.
     pub fn report(&self) -> coroner_report::Ties {
         let task =
             |task: &Task| coroner_report::finding::Task { comm: task.comm.clone(), pid: task.pid, tid: task.tid };
@@ -185,7 +185,7 @@ impl Ties {
         self.culprits.first().map(Task::name)
     }
 
-    /// Cores that both are about.
+    /// A core both are about.
     pub fn common_core(&self, other: &Ties) -> Option<u32> {
         self.cores.iter().copied().find(|core| other.cores.contains(core))
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_may_be_off_prove_no_order() {
+    fn uncertain_clocks_prove_no_order() {
         assert!(at(1, 3, 0).surely_precedes(&at(2, 2, 0)));
         assert!(!at(1, 3, 0).surely_precedes(&at(2, 2, 2)));
         assert!(at(4, 5, 0).can_precede(&at(2, 2, 2)), "the log may be late by two seconds");

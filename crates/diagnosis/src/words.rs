@@ -1,4 +1,4 @@
-//! Numbers and times in words, the same everywhere.
+//! Numbers and times in words, for all output.
 
 pub use coroner_report::words::{age_words, duration_words};
 use std::time::Duration;

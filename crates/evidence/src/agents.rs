@@ -1,6 +1,6 @@
-//! What is installed to run: unit files, the packages that brought them, and the files that an agent needs.
+//! What is installed to run: unit files, the packages that installed them, and the files that agents need.
 //!
-//! The same shapes are filled from a live node and from an image on disk that never booted.
+//! The same types serve a live node and an image on disk that never booted.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -9,19 +9,18 @@ use std::fmt;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitFile {
     pub name: String,
-    /// The file that describes it, without links: `/usr/lib/systemd/system/ecs.service`. Of a mask it is the link or the empty
-    /// file itself.
+    /// Its file, with links resolved: `/usr/lib/systemd/system/ecs.service`. For a masked unit, the link or the empty file itself.
     pub path: Option<String>,
-    /// What changes it, in the order in which it is applied.
+    /// In the order in which they are applied.
     pub drop_ins: Vec<String>,
     pub enablement: Enablement,
-    /// What the distribution wants; `None` where it has no say (aliases, static and generated units).
+    /// The distribution's default; `None` if there is none (aliases, static and generated units).
     pub preset: Option<Preset>,
-    /// The unit that this is only another name of.
+    /// The unit that this is an alias of.
     pub alias_of: Option<String>,
     /// Other names of this unit.
     pub aliases: Vec<String>,
-    /// The template that describes this instance.
+    /// The template of this instance.
     pub instance_of: Option<String>,
     pub description: Option<String>,
     /// `Type=` of a service: `simple`, `oneshot`, `notify` …
@@ -30,15 +29,15 @@ pub struct UnitFile {
     pub exec_start: Vec<String>,
     /// `Restart=`: `no`, `always`, `on-failure` …
     pub restart: Option<String>,
-    /// Microseconds; `u64::MAX` is never.
+    /// Microseconds; `u64::MAX`: never.
     pub restart_delay_us: Option<u64>,
     pub start_limit_interval_us: Option<u64>,
     pub start_limit_burst: Option<u32>,
     pub environment_files: Vec<String>,
     pub conditions: Vec<Condition>,
-    /// What `systemctl enable` would make: `WantedBy=`, `RequiredBy=` and `UpheldBy=` of [Install].
+    /// What `systemctl enable` would link it to: `WantedBy=`, `RequiredBy=` and `UpheldBy=` of [Install].
     pub install_wanted_by: Vec<String>,
-    /// What pulls it in as the links stand.
+    /// What pulls it in by existing links.
     pub pulled_in_by: Vec<PullIn>,
     /// Timers, sockets and paths that start it.
     pub triggered_by: Vec<String>,
@@ -47,11 +46,11 @@ pub struct UnitFile {
     pub package: Option<Package>,
     /// SHA-256 of the file and its drop-ins, in hex.
     pub content_hash: Option<String>,
-    /// Why the file could not be understood, if so.
+    /// Why the file could not be parsed, if so.
     pub bad: Option<String>,
 }
 
-/// As `systemctl is-enabled` says it.
+/// As printed by `systemctl is-enabled`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Enablement {
@@ -106,7 +105,7 @@ impl Enablement {
         }
     }
 
-    /// The word that systemd says, over D-Bus or on the command line.
+    /// Parses systemd's word, from D-Bus or the command line.
     pub fn of_word(word: &str) -> Option<Enablement> {
         Enablement::ALL.into_iter().find(|e| e.as_str() == word)
     }
@@ -147,17 +146,17 @@ pub struct PullIn {
     pub link: String,
 }
 
-/// `ConditionPathExists=!/etc/…` and its like; an `Assert…` too.
+/// `ConditionPathExists=!/etc/…` and the like, also `Assert…`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
     pub key: String,
     /// As written, with `!` and `|`.
     pub value: String,
-    /// Whether it holds for the files as they are; `None` if that cannot be told from them.
+    /// Whether it holds for the files as they are; `None` if files do not decide it.
     pub holds: Option<bool>,
 }
 
-/// Who brought a file.
+/// The package that installed a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Package {
     pub name: String,
@@ -169,7 +168,7 @@ pub struct Package {
 /// A question about a file that an agent needs: is it there, are these keys set in it?
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FileQuestion {
-    /// May hold `*` in its components.
+    /// Its components may contain `*`.
     pub path: String,
     pub format: FileFormat,
     pub keys: Vec<String>,
@@ -179,7 +178,7 @@ pub struct FileQuestion {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileFormat {
-    /// Only whether it is there and not empty.
+    /// Only whether it exists and is not empty.
     #[default]
     Any,
     /// `KEY=value`, `KEY: value` or `KEY value` on a line of its own; `#` and `;` begin comments. Fits environment files, ini
@@ -200,22 +199,22 @@ pub struct FileAnswer {
 #[serde(rename_all = "lowercase")]
 pub enum FileState {
     Missing,
-    /// There, but without content other than comments.
+    /// Exists, but has nothing but comments.
     Empty {
         path: String,
     },
-    /// There. Which of the keys have a value; the values are nobody's business, they may be secrets.
+    /// Exists. Which of the keys have a value; the values are not recorded, as they may be secrets.
     Present {
         path: String,
         keys_set: Vec<String>,
     },
-    /// It may be there, but could not be read.
+    /// Could not be read, so it may or may not exist.
     Unseen {
         why: String,
     },
 }
 
-/// A file that was read as a whole, to be understood later: an addition to the catalogue of agents, a baseline.
+/// A file read as a whole, to be parsed later: an addition to the catalogue of agents, or a baseline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TextFile {
     pub path: String,

@@ -1,20 +1,20 @@
-//! Names of cgroups with what changes from one to the next folded: `ecs-agent-*`, `cri-containerd-*.scope`.
+//! Folds the varying parts of cgroup names: `ecs-agent-*`, `cri-containerd-*.scope`.
 
-/// Hex digits in a row that are an id and not a word: `deadbeef`, but only with a digit among them; `facade` stays.
+/// This many hex digits in a row are an id, if a digit 0-9 is among them: `facade` stays.
 const ID: usize = 8;
 
-/// Folds numbers, hex ids and UUIDs of a name to `*`. What a name has besides stays, so that people recognise it.
+/// Folds numbers, hex ids and UUIDs of a name to `*`. The rest stays, so that people recognise it.
 pub fn name_pattern(name: &str) -> String {
     let mut pattern = String::with_capacity(name.len());
     name_pattern_into(name, &mut pattern);
     pattern
 }
 
-/// The same into a string that is there already and is overwritten: of tens of thousands of names few patterns remain.
+/// The same, into a string that is reused: tens of thousands of names fold to few patterns.
 pub fn name_pattern_into(name: &str, pattern: &mut String) {
     pattern.clear();
     let Some(at) = find_uuid(name) else { return fold_words(name, pattern) };
-    // Any number in its place folds to the same.
+    // Any number in its place folds the same way.
     let (mut numbered, mut rest, mut at) = (String::with_capacity(name.len()), name, Some(at));
     while let Some(uuid) = at {
         numbered.push_str(&rest[..uuid]);
@@ -59,7 +59,7 @@ const SEPARATOR: u8 = 1;
 const DIGIT: u8 = 2;
 const NOT_HEX: u8 = 4;
 
-/// What a byte is: looked up for every byte of every name, without a branch that hex ids would make unpredictable.
+/// The kind of each byte value. A table, because hex ids would make branches unpredictable.
 const KIND: [u8; 256] = {
     let mut kinds = [NOT_HEX; 256];
     let mut byte = 0u8;
@@ -75,10 +75,10 @@ const KIND: [u8; 256] = {
     kinds
 };
 
-/// What stands between two separators.
+/// The text between two separators.
 struct Word {
     end: usize,
-    /// How much of it stays before its `*`; `None` if all of it.
+    /// How much of it stays before its `*`; `None`: all of it.
     kept: Option<usize>,
 }
 
@@ -98,7 +98,7 @@ impl Word {
             if not_hex == 0 && end - start >= ID {
                 0
             } else if not_hex == 1 && bytes[start] == b'r' && end - start > ID {
-                // r0123456789abcdef of systemd-run.
+                // systemd-run: r0123456789abcdef.
                 1
             } else {
                 bytes[start..end].iter().position(u8::is_ascii_digit).unwrap_or(0)
@@ -118,13 +118,13 @@ fn find_uuid(name: &str) -> Option<usize> {
             _ => b.is_ascii_hexdigit(),
         })
     };
-    // Most names have no separator where a UUID has its first.
+    // Most names have no separator at the place of a UUID's first.
     let bytes = name.as_bytes();
     let dash = |at: usize| matches!(bytes[at + 8], b'-' | b'_');
     (0..=bytes.len().checked_sub(UUID)?).find(|&at| dash(at) && is_uuid(&bytes[at..at + UUID]))
 }
 
-/// Whether a pattern covers a name or another pattern; `*` stands for any run of characters, also none.
+/// Whether a pattern covers a name or another pattern; `*` stands for any characters, or none.
 pub fn pattern_covers(pattern: &str, name: &str) -> bool {
     let Some((head, mut rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(head) else { return false };
@@ -141,7 +141,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_changes_is_folded_and_what_names_stays() {
+    fn varying_parts_are_folded_and_names_stay() {
         let id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
         for (name, pattern) in [
             ("ecs-agent-17", "ecs-agent-*"),

@@ -1,4 +1,4 @@
-//! Cgroups: where they are mounted, how many there are, and whose they are.
+//! Cgroups: where they are mounted, how many there are, and who owns them.
 
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 pub struct CgroupMount {
     /// 1 or 2.
     pub version: u8,
-    /// Controllers of a v1 hierarchy (`cpu`, `cpuacct`, `name=systemd`); for v2 what cgroup.controllers of the root lists.
+    /// Controllers of a v1 hierarchy (`cpu`, `cpuacct`, `name=systemd`); for v2, the root's cgroup.controllers.
     pub controllers: Vec<String>,
     pub mount_point: String,
-    /// The part of the hierarchy that is mounted there; `/` unless seen from inside a container.
+    /// The part of the hierarchy mounted there; `/` unless seen from inside a container.
     pub root: String,
 }
 
@@ -20,7 +20,7 @@ impl CgroupMount {
     }
 }
 
-/// Directories against what the kernel tracks, of the hierarchy with the memory controller, read together.
+/// Number of directories and of cgroups tracked by the kernel, read together, in the hierarchy with the memory controller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupCensus {
     pub at: Time,
@@ -28,11 +28,11 @@ pub struct CgroupCensus {
     pub mount_point: String,
     /// Cgroup directories, the root included.
     pub live: u64,
-    /// What the kernel tracks: /proc/cgroups num_cgroups (v1), live and dying together (v2). `None` where it does not say.
+    /// Tracked by the kernel: /proc/cgroups num_cgroups (v1), live and dying together (v2). `None` if it does not say.
     pub tracked: Option<u64>,
-    /// Removed but not yet freed. v2 says so itself, on v1 it is tracked − live.
+    /// Removed but not yet freed: from the kernel on v2, tracked − live on v1.
     pub dying: Option<u64>,
-    /// Which file said so, for people: `/proc/cgroups`, `cgroup.stat nr_dying_subsys_memory`.
+    /// The source of `dying`, for people: `/proc/cgroups`, `cgroup.stat nr_dying_subsys_memory`.
     pub dying_source: String,
     /// Live cgroups with no process in them or below them. `None` if not all processes could be seen.
     pub empty: Option<u64>,
@@ -49,9 +49,9 @@ pub struct CrowdedParent {
     pub children: u64,
     /// Children with no process in or below them.
     pub empty: Option<u64>,
-    /// Dying descendants, where the kernel says (v2).
+    /// Dying descendants, if the kernel says (v2).
     pub dying: Option<u64>,
-    /// One child's name, so that people recognise what it is.
+    /// One child's name, so that people recognise them.
     pub example: Option<String>,
 }
 
@@ -61,13 +61,13 @@ pub struct StatRead {
     pub at: Time,
     pub path: String,
     pub took_ns: u64,
-    /// CPU time of the read; wall time alone may be waiting for a core.
+    /// CPU time of the read; elapsed time may include waiting for a core.
     pub cpu_ns: Option<u64>,
-    /// False if it had not come back when we stopped waiting: `took_ns` is then a lower bound.
+    /// False if it had not returned when we stopped waiting: then `took_ns` is a lower bound.
     pub finished: bool,
 }
 
-/// Whose cgroup it is, as far as its path tells.
+/// The owner of a cgroup, as far as its path tells.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CgroupOwner {
     /// `ecs.service`, `session-3.scope`.
@@ -82,7 +82,7 @@ impl CgroupOwner {
         self.pod_uid.is_some() || self.container_id.is_some() || self.unit.is_some()
     }
 
-    /// Reads the owner off a cgroup path; knows systemd, kubelet with both cgroup drivers, containerd, CRI-O, Docker, Podman.
+    /// Parses the owner from a cgroup path; knows systemd, kubelet with both cgroup drivers, containerd, CRI-O, Docker, Podman.
     pub fn of_path(path: &str) -> CgroupOwner {
         let mut owner = CgroupOwner::default();
         for part in path.split('/') {
@@ -104,7 +104,7 @@ impl CgroupOwner {
                     owner.container_id = Some(id.to_owned());
                 }
             }
-            // The first one is the node's own systemd; deeper ones belong to a systemd inside a container or a user's.
+            // The first one is the node's own systemd; deeper ones belong to a user's systemd or to one inside a container.
             if owner.unit.is_none() && is_unit(part) {
                 owner.unit = Some(part.to_owned());
             }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owners_are_read_off_paths() {
+    fn owners_are_parsed_from_paths() {
         let id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
         let systemd = CgroupOwner::of_path(&format!(
             "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod6f9b1c7e_1111_2222_3333_444455556666.slice/cri-containerd-{id}.scope"

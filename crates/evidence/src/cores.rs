@@ -12,7 +12,7 @@ pub const MAX_CORES: usize = 8192;
 #[serde(into = "String", try_from = "String")]
 pub struct CoreSet(Vec<u32>);
 
-/// No kernel supports more; bounds what a broken file can make us allocate.
+/// No kernel supports more; bounds what a broken file makes us allocate.
 const MAX_CORE: u32 = 65_535;
 
 impl CoreSet {
@@ -38,7 +38,7 @@ impl CoreSet {
                     (a, a)
                 }
             };
-            // A list names each core once; one that goes on and on would only fill our memory.
+            // A valid list names each core once; an endless one would only fill our memory.
             if first > last || last > MAX_CORE || cores.len() > MAX_CORE as usize {
                 return None;
             }
@@ -167,7 +167,7 @@ mod tests {
         }
 
         #[test]
-        fn a_set_survives_its_text(cores in proptest::collection::vec(0u32..2000, 0..50)) {
+        fn a_set_survives_its_text_form(cores in proptest::collection::vec(0u32..2000, 0..50)) {
             let set = CoreSet::new(cores);
             prop_assert_eq!(CoreSet::parse_list(&set.to_string()), Some(set));
         }

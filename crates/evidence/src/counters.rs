@@ -1,9 +1,8 @@
-//! Plain counters and gauges: most of what the kernel says is a number with a name.
+//! Plain counters and gauges: most of what the kernel reports is a number with a name.
 //!
-//! A series is (source, subject, name): (softnet, "cpu1", "dropped"). Counters are kept as the kernel gives them, cumulative;
-//! [`Counters::delta`] is the only arithmetic. A probe writes every series at its first look and afterwards
-//! only those that moved. Interrupts are many, and most never fire: a series of theirs is there only if it moved, with the value
-//! before and after.
+//! A series is (source, subject, name): (softnet, "cpu1", "dropped"). Counters are stored as the kernel gives them, cumulative;
+//! [`Counters::delta`] is the only arithmetic. A probe writes every series at its first look, then only those that moved. Most
+//! interrupts never fire, so their series exist only if they moved, with the value before and after.
 
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
@@ -51,7 +50,7 @@ sources! {
     Pressure = "pressure",
     /// /sys/class/net/DEV/statistics. Subject DEV; name as in the file.
     NicStatistics = "nic",
-    /// Driver statistics by the ethtool ioctl. Subject DEV; name as the driver gives it.
+    /// Driver statistics from the ethtool ioctl. Subject DEV; name as the driver gives it.
     Ethtool = "ethtool",
     /// /sys/class/net/DEV/queues/tx-N/tx_timeout. Subject DEV; name `tx-N`.
     TxTimeout = "tx-timeout",
@@ -65,7 +64,7 @@ sources! {
     CgroupTree = "cgroup-tree",
     /// /proc/sys/net/netfilter. Subject empty; names `nf_conntrack_count`, `nf_conntrack_max`.
     Conntrack = "conntrack",
-    /// Our own stack sampling. Subject `cpuN`; names `lost` (no room in the ring or behind it), `throttled_us` (held back by the
+    /// Our own stack sampling. Subject `cpuN`; names `lost` (the ring or the store was full), `throttled_us` (throttled by the
     /// kernel).
     Sampler = "sampler",
 }
@@ -155,8 +154,8 @@ impl Counters {
         self.delta(source, subject, name).map(|d| d.amount())
     }
 
-    /// When a counter moved for the last time, if that was long before `end`: three times as long as it ever paused between two
-    /// moves, since nobody knows how far apart the looks at one that stands still are.
+    /// When a counter last moved, if that was long before `end`: at least three times its longest pause between two moves, since the
+    /// interval of looks at a counter that does not move is unknown.
     pub fn stopped(&self, source: Source, subject: &str, name: &str, end: Time) -> Option<Time> {
         const LONG: u32 = 3;
         let points = self.points(source, subject, name);
@@ -207,7 +206,7 @@ impl Counters {
     }
 }
 
-/// Two sets are equal if they hold the same series with the same points, in whatever order the series were met.
+/// Equal if they hold the same series with the same points, whatever the order of the series.
 impl PartialEq for Counters {
     fn eq(&self, other: &Counters) -> bool {
         self.series.len() == other.series.len()
@@ -237,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_stopped_if_it_stands_still_for_longer_than_it_ever_paused() {
+    fn a_counter_has_stopped_if_it_pauses_for_much_longer_than_ever_before() {
         let mut counters = Counters::default();
         let stopped = |counters: &Counters, end| counters.stopped(Source::Softnet, "cpu1", "dropped", Time(end));
         for (at, value) in [(10, 5), (100, 5), (102, 6), (104, 9), (107, 11)] {
@@ -248,6 +247,6 @@ mod tests {
         let mut once = Counters::default();
         once.push(Source::Softnet, "cpu1", "dropped", Time(1), 0);
         once.push(Source::Softnet, "cpu1", "dropped", Time(2), 1);
-        assert_eq!(stopped(&once, 1000), None, "one move tells nothing of the next");
+        assert_eq!(stopped(&once, 1000), None, "one move says nothing about the next");
     }
 }

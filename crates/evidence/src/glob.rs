@@ -6,7 +6,7 @@ pub fn glob_matches(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();
     let (mut p, mut t) = (0, 0);
-    // Where the last star stands, and how much of the text it has taken.
+    // Position of the last star, and how much of the text it covers.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         let step = match pattern.get(p) {
@@ -98,7 +98,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_ends(pattern in "[*?\\[\\]!a-c-]{0,40}", text in "[a-c\\[\\]]{0,60}") {
+        fn any_text_terminates(pattern in "[*?\\[\\]!a-c-]{0,40}", text in "[a-c\\[\\]]{0,60}") {
             glob_matches(&pattern, &text);
         }
 

@@ -1,8 +1,8 @@
-//! What a recorder concluded, week after week: `history.db` beside its segments, which it outlives.
+//! The recorder's conclusions, week after week: `history.db` beside its segments, which it outlives.
 //!
-//! The recorder diagnoses its own node every few minutes. A stretch of diagnoses that came to the same end is one row of
-//! `conclusions`, extended each time; what was wrong meanwhile is in `problems`. So a healthy month is one row. Both tables are
-//! for people with only sqlite3 at hand, too. The oldest rows go when there are more than [`MOST_CONCLUSIONS`].
+//! The recorder diagnoses its own node every few minutes. Consecutive diagnoses with the same conclusion are one row of
+//! `conclusions`, extended each time; what was wrong meanwhile is in `problems`. So a healthy month is one row. Both tables can
+//! also be read with sqlite3. The oldest rows are removed when there are more than [`MOST_CONCLUSIONS`].
 
 use crate::recording::{RecordingError, fits, open_beside};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -11,10 +11,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A node that changes its mind at every diagnosis fills this in about a month; a row and its problems take some 400 bytes.
+/// With a new conclusion at every diagnosis, this is reached in about a month; a row and its problems take some 400 bytes.
 pub const MOST_CONCLUSIONS: u64 = 20_000;
 
-/// Of all conclusions together: what a reader takes into memory.
+/// Of all conclusions together: bounds a reader's memory.
 const MOST_PROBLEMS: usize = 200_000;
 
 /// "CRNH", SQLite's application_id of the file.
@@ -38,26 +38,26 @@ CREATE VIEW problems_readable AS
 /// One problem of a diagnosis: a verdict, or a finding whose cause was not found. Times are nanoseconds since 1970.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// The same after a restart and on another node.
+    /// Stays the same after a restart and on another node.
     pub key: String,
     pub code: String,
     pub subject_kind: String,
     pub subject: String,
     pub severity: String,
-    /// `None` where the cause was not found.
+    /// `None` if the cause was not found.
     pub certainty: Option<String>,
     pub title: String,
-    /// `None` if it was there when the diagnosis began to look.
+    /// `None` if it was there when the diagnosis's window began.
     pub began_real_ns: Option<u64>,
-    /// `None` while it goes on.
+    /// `None` if it is ongoing.
     pub ended_real_ns: Option<u64>,
 }
 
-/// Diagnoses in a row that came to the same end.
+/// Consecutive diagnoses with the same conclusion.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Concluded {
     pub boot_id: String,
-    /// The time that they looked at, without a gap.
+    /// The time they cover, without a gap.
     pub from_real_ns: u64,
     pub until_real_ns: u64,
     pub diagnoses: u64,
@@ -85,17 +85,17 @@ pub fn path(directory: &Path) -> PathBuf {
     directory.join("history.db")
 }
 
-/// The one who writes it: the recorder that owns the directory.
+/// Used by the recorder that owns the directory.
 pub struct HistoryWriter {
     db: Connection,
     path: PathBuf,
-    /// As it stands in the file, with its row.
+    /// As stored in the file, with its row id.
     last: Option<(i64, Concluded)>,
 }
 
 impl HistoryWriter {
-    /// Opens the history of a directory, or begins one. A file that is damaged, or none of ours, is put aside as
-    /// `history.db.damaged` and a new one begun: the second value says so.
+    /// Opens the history of a directory, or begins one. A file that is damaged or not ours is renamed to `history.db.damaged` and a
+    /// new one begun: the second value says so.
     pub fn open(directory: &Path) -> Result<(HistoryWriter, Option<String>), RecordingError> {
         let path = path(directory);
         let first = match Self::open_file(&path) {
@@ -105,14 +105,14 @@ impl HistoryWriter {
         let aside = path.with_extension("db.damaged");
         std::fs::rename(&path, &aside)
             .map_err(|_| RecordingError::Other { path: path.clone(), why: first.to_string() })?;
-        let told = format!("{}: {first}; put aside as {}, a new history begins", path.display(), aside.display());
+        let told = format!("{}: {first}; renamed it to {} and began a new history", path.display(), aside.display());
         Self::open_file(&path)
             .map(|writer| (writer, Some(told)))
             .map_err(|why| RecordingError::Other { path, why: why.to_string() })
     }
 
     fn open_file(path: &Path) -> rusqlite::Result<HistoryWriter> {
-        // Made by us, so that only its owner may read it. If that fails SQLite says why.
+        // Created here, so that only its owner may read it. If that fails, SQLite says why.
         let _ = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let db = Connection::open(path)?;
         db.busy_timeout(Duration::from_secs(2))?;
@@ -129,7 +129,7 @@ impl HistoryWriter {
         Ok(HistoryWriter { db, path: path.to_owned(), last })
     }
 
-    /// Adds what a diagnosis came to: a new row, or one more diagnosis in the last one.
+    /// Adds a conclusion: a new row, or one more diagnosis in the last one.
     pub fn note(&mut self, concluded: &Concluded) -> Result<(), RecordingError> {
         let noted = match self.last.take() {
             Some((id, last)) if last.goes_on_in(concluded) => self.extend(id, last, concluded),
@@ -141,7 +141,7 @@ impl HistoryWriter {
                 Ok(())
             }
             Err(error) => {
-                // What is in the file counts, not what we meant to write.
+                // What is in the file counts, not what we tried to write.
                 self.last = last(&self.db).unwrap_or_default();
                 Err(RecordingError::Other { path: self.path.clone(), why: error.to_string() })
             }
@@ -210,7 +210,7 @@ fn read_all(db: &Connection) -> rusqlite::Result<Vec<Concluded>> {
     let mut all = Vec::new();
     for (id, row) in rows {
         let problems = problems(db, id)?;
-        // No recorder of ours writes as many.
+        // No recorder writes that many.
         left = left.checked_sub(problems.len()).ok_or(rusqlite::Error::InvalidQuery)?;
         all.push(Concluded { problems, ..row });
     }
@@ -261,7 +261,7 @@ mod tests {
 
     const MINUTE: u64 = 60_000_000_000;
 
-    /// The diagnosis of three minutes that end in minute `until`.
+    /// The diagnosis of the three minutes before minute `until`.
     fn concluded(until: u64, problems: &[Problem]) -> Concluded {
         Concluded {
             boot_id: "b".to_owned(),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_the_same_is_one_row_and_what_changes_is_another() {
+    fn the_same_conclusion_extends_its_row_and_another_adds_one() {
         let dir = tempfile::tempdir().unwrap();
         let ecs = problem("unit-crashloop ecs.service");
         let (mut writer, told) = HistoryWriter::open(dir.path()).unwrap();
@@ -289,7 +289,7 @@ mod tests {
         }
         writer.note(&concluded(9, std::slice::from_ref(&ecs))).unwrap();
         drop(writer);
-        // The next recorder goes on in the same row; what it says of a time that nobody looked at is a new one.
+        // The next recorder continues the same row; after a gap, a new row begins.
         let (mut writer, _) = HistoryWriter::open(dir.path()).unwrap();
         writer.note(&concluded(11, std::slice::from_ref(&ecs))).unwrap();
         writer.note(&concluded(60, std::slice::from_ref(&ecs))).unwrap();
@@ -307,7 +307,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut writer, _) = HistoryWriter::open(dir.path()).unwrap();
         writer.note(&concluded(3, &[problem("first")])).unwrap();
-        // As if all others had been written.
+        // As if all others had been written before.
         writer
             .db
             .execute("INSERT INTO conclusions (id, boot_id, from_real_ns, until_real_ns, diagnoses, conclusion) VALUES (?, 'b', 0, 0, 1, '')", [MOST_CONCLUSIONS as i64])
@@ -322,13 +322,13 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_put_aside() {
+    fn a_damaged_file_is_renamed() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), []);
         std::fs::write(path(dir.path()), "this is no database, but it is long enough to be one".repeat(40)).unwrap();
         assert!(read(dir.path()).is_err());
         let (mut writer, told) = HistoryWriter::open(dir.path()).unwrap();
-        assert!(told.unwrap().contains("put aside"));
+        assert!(told.unwrap().contains("renamed"));
         writer.note(&concluded(3, &[])).unwrap();
         assert_eq!(read(dir.path()).unwrap().len(), 1);
         assert!(dir.path().join("history.db.damaged").exists());

@@ -5,20 +5,20 @@ use std::io::{self, BufRead, Read};
 
 use crate::kernel_work::{Meaning, OF_MODULES, meaning_of};
 
-/// No function is longer. An address farther behind a symbol is in a gap between the kernel's sections, or in code without symbols.
+/// No function is longer: an address farther after a symbol is in a gap between sections, or in code without symbols.
 const LONGEST_FUNCTION: u64 = 256 << 10;
 /// No line is longer: KSYM_NAME_LEN is 512.
 pub const LONGEST_LINE: u64 = 1024;
 
-/// Functions and data by address. Data too: it says where the function before it ends.
+/// Functions and data by address. Data too: it shows where the function before it ends.
 #[derive(Debug)]
 pub struct Kallsyms {
     text: Vec<u8>,
-    /// Address and where its line begins in `text`; by address, and of one address in the order of the lines.
+    /// Address and where its line begins in `text`; sorted by address, then in the order of lines.
     symbols: Vec<(u64, u32)>,
 }
 
-/// A line taken apart.
+/// A parsed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelSymbol<'a> {
     pub address: u64,
@@ -28,17 +28,17 @@ pub struct KernelSymbol<'a> {
 }
 
 impl Kallsyms {
-    /// `None` if no address is shown: the kernel prints zeros to those who may not know.
+    /// `None` if all addresses are 0: the kernel hides them from unprivileged readers.
     pub fn parse(text: Vec<u8>) -> Option<Kallsyms> {
         let kernel = Kallsyms::index(text);
         (!kernel.symbols.is_empty()).then_some(kernel)
     }
 
-    /// Reads a list and keeps only what names these sorted addresses. `None` if no address is shown.
+    /// Reads a list and keeps only what covers these sorted addresses. `None` if all addresses are 0.
     pub fn covering(mut text: impl BufRead, addresses: &[u64]) -> io::Result<Option<Kallsyms>> {
         let (mut kept, mut open, mut line) = (Vec::new(), Vec::new(), Vec::new());
         let (mut start, mut is_shown) = (0, false);
-        // What begins at `start` ends where the next begins. The kernel's own symbols are in order, modules are not.
+        // A symbol ends where the next one begins. The kernel's own symbols are sorted, those of modules are not.
         let mut close = |open: &mut Vec<u8>, start: u64, next: u64| {
             let end = if next > start { next.min(start.saturating_add(LONGEST_FUNCTION)) } else { u64::MAX };
             if addresses.get(addresses.partition_point(|address| *address < start)).is_some_and(|first| *first < end) {
@@ -82,7 +82,7 @@ impl Kallsyms {
     /// The symbol that covers `address`.
     pub fn find(&self, address: u64) -> Option<KernelSymbol<'_>> {
         let end = self.symbols.partition_point(|(start, _)| *start <= address);
-        // Of several names for one address perf shows the last: the others are of no length to it, as the next begins there too.
+        // Of several names for one address perf shows the last: to it the others have length 0, as the next begins at the same place.
         let (start, line) = *self.symbols[..end].last()?;
         if address - start >= LONGEST_FUNCTION { None } else { self.line(line) }
     }
@@ -97,11 +97,11 @@ impl Kallsyms {
         self.symbols.first().map(|(address, _)| *address)
     }
 
-    /// The lowest address of code of each module.
+    /// The lowest code address of each module.
     pub fn modules(&self) -> HashMap<&str, u64> {
         let mut lowest = HashMap::new();
         let mut at = 0;
-        // Only lines of modules have brackets, and most kernels have few of them.
+        // Only lines of modules have brackets, and most kernels load few modules.
         while let Some(found) = memchr::memchr(b'[', &self.text[at..]) {
             let line = memchr::memrchr(b'\n', &self.text[..at + found]).map_or(0, |end| end + 1);
             if let Some(symbol) = u32::try_from(line).ok().and_then(|line| self.line(line))
@@ -145,20 +145,20 @@ pub fn address_of(text: &[u8], name: &str) -> Option<u64> {
     })
 }
 
-/// The address that a line begins with.
+/// The address at the start of a line.
 pub fn address_of_line(line: &[u8]) -> Option<u64> {
     address_and_kind(line).map(|(address, ..)| address)
 }
 
-/// The address of a line that tells where code or data begins.
+/// The address of a line that marks the start of code or data.
 fn address_of_symbol(line: &[u8]) -> Option<u64> {
     let (address, kind, name) = address_and_kind(line)?;
-    // Absolute symbols are offsets into per-CPU memory; mapping symbols of ARM begin with $.
+    // Absolute symbols are offsets into per-CPU memory; ARM's mapping symbols begin with $.
     let is_one = matches!(kind.to_ascii_uppercase(), b'T' | b'W' | b'D' | b'B') && !name.starts_with(b"$");
     (is_one && address != 0).then_some(address)
 }
 
-/// What each byte is worth as a digit; 16 if it is none.
+/// The value of each byte as a hex digit; 16 if it is none.
 const DIGITS: [u8; 256] = {
     let mut digits = [16; 256];
     let mut n = 0;
@@ -171,7 +171,7 @@ const DIGITS: [u8; 256] = {
 
 /// `ADDRESS KIND REST`.
 fn address_and_kind(line: &[u8]) -> Option<(u64, u8, &[u8])> {
-    // The usual width, else it is looked for.
+    // The usual width; otherwise search for the space.
     let digits = match line.get(16) {
         Some(b' ') => 16,
         _ => line.iter().position(|byte| *byte == b' ').filter(|digits| (1..=16).contains(digits))?,
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_needed_is_kept_and_hidden_addresses_are_told() {
+    fn only_what_is_needed_is_kept_and_hidden_addresses_are_noticed() {
         let text = "0000000000000000 A fixed_percpu_data\nffffffff81000000 T _stext\nffffffff81000100 t shrink_node\n\
                     ffffffff81000300 t memcg_stat_show.constprop.0\nffffffff81000380 T iter_alias\nffffffff81000380 T mem_cgroup_iter\n\
                     ffffffff81000780 d mem_cgroup_iter\nffffffffc0000200 t xfs_late\t[xfs]\nffffffffc0000100 t shrink_slab\t[evil]\n";
@@ -227,15 +227,15 @@ mod tests {
         let name = |address| kernel.find(address).map(|symbol| symbol.name);
         assert_eq!(name(base + 0x2ff), Some("shrink_node"));
         assert_eq!(name(base + 0x3ff), Some("mem_cgroup_iter"));
-        assert_eq!(name(module + 0x1ff), Some("shrink_slab"), "modules are in no order");
+        assert_eq!(name(module + 0x1ff), Some("shrink_slab"), "modules are not sorted");
         assert_eq!(name(module + 0x280), Some("xfs_late"));
         assert_eq!((name(0x10), name(module + 0x9_0000)), (None, None), "too far from anything");
-        assert!(!String::from_utf8_lossy(&kernel.text).contains("memcg_stat_show"), "nobody was there");
+        assert!(!String::from_utf8_lossy(&kernel.text).contains("memcg_stat_show"), "no address is in it");
         assert_eq!(kernel.find(base + 0x2ff).unwrap().meaning(), meaning_of("shrink_node"));
         assert_eq!(
             kernel.find(module + 0x1ff).unwrap().meaning(),
             meaning_of("anything"),
-            "a module's is not the kernel's"
+            "a module's symbol is not the kernel's"
         );
         let hidden = text.lines().map(|line| format!("{:016x}{}\n", 0, &line[16..])).collect::<String>();
         assert!(Kallsyms::covering(hidden.as_bytes(), &addresses).unwrap().is_none());

@@ -1,12 +1,10 @@
 //! What the node said, and when.
 //!
-//! Evidence is typed, time-stamped and never derived: a probe writes down what a file of the kernel said, a rule in
-//! `coroner-diagnosis` draws the conclusions. What could not be read is `None` together with an [`Unseen`] that says why;
-//! it is never 0.
+//! Evidence is typed, time-stamped and never derived: a probe notes what a kernel file said, a rule in `coroner-diagnosis` draws
+//! conclusions. What could not be read is `None`, with an [`Unseen`] that says why; it is never 0.
 //!
-//! [`Evidence`] serves three purposes with one shape: a probe returns a fragment of it, fragments are appended to each other
-//! to make the picture of a live node, and a [`recording`] stores fragments in a file and gives them back. So a rule cannot
-//! tell a live node from a recorded one.
+//! [`Evidence`] serves three purposes: a probe returns a fragment of it, appended fragments make the picture of a live node, and
+//! a [`recording`] stores and returns fragments. So a rule cannot tell a live node from a recorded one.
 
 pub mod agents;
 pub mod cgroup_names;
@@ -47,49 +45,49 @@ pub use tasks::{Process, RayProcess, Thread, ThreadKey, ThreadSample};
 pub use time::{Clocks, Time, Window};
 pub use units::{ChildExits, Container, Unit, UnitLogLine, UnitSockets};
 pub use zombies::{
-    Born, CgroupChurn, DeadBelow, Held, Hold, Maker, PinningFile, TriedInVain, Zombie, ZombieMethod, ZombieScan,
+    Born, CgroupChurn, Charged, DeadBelow, Hold, Maker, PinningFile, TriedInVain, Zombie, ZombieMethod, ZombieScan,
 };
 
-/// Everything that was seen of one node over a stretch of time.
+/// Everything seen of one node over some time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Who the node is. The latest word wins.
+    /// Identity of the node. The latest wins.
     pub node: Option<Node>,
     /// Readings of several clocks at one moment, to translate between them.
     pub clocks: Vec<Clocks>,
     /// Time spent by each core, ten times a second. Oldest first.
     pub core_times: Vec<CoreTimes>,
-    /// Processes, described when first seen (and again if what is said of them changed).
+    /// Processes, described when first seen and again when their description changed.
     pub processes: Vec<Process>,
-    /// Threads, described when first seen and again when name, scheduling class or affinity changed.
+    /// Threads, described when first seen and again when their name, scheduling class or affinity changed.
     pub threads: Vec<Thread>,
-    /// What threads consumed. The first look has every thread; later ones only those that moved or want to run.
+    /// CPU use of threads. The first look has every thread; later ones only those that ran or want to run.
     pub thread_samples: Vec<ThreadSample>,
     /// All plain counters and gauges of the kernel.
     pub counters: Counters,
-    /// Network devices with the map queue → interrupt or NAPI thread → core.
+    /// Network devices, mapping queue → interrupt or NAPI thread → core.
     pub nics: Vec<Nic>,
-    /// Where which cgroup hierarchy is mounted.
+    /// Where cgroup hierarchies are mounted.
     pub cgroup_mounts: Vec<CgroupMount>,
-    /// Counts of cgroup directories against what the kernel tracks.
+    /// Counts of cgroup directories and of cgroups tracked by the kernel.
     pub cgroup_censuses: Vec<CgroupCensus>,
     /// Guarded, timed reads of memory statistics.
     pub stat_reads: Vec<StatRead>,
-    /// Dead memory cgroups by name, each time they were looked for.
+    /// Dead memory cgroups by name, from each scan.
     pub zombie_scans: Vec<ZombieScan>,
-    /// Who made and removed memory cgroups.
+    /// Who created and removed memory cgroups.
     pub cgroup_churn: Vec<CgroupChurn>,
-    /// What the kernel was at work on. Oldest first.
+    /// What the kernel was working on. Oldest first.
     pub kernel_work: Vec<KernelWork>,
     /// The kernel log.
     pub log: Vec<LogLine>,
-    /// systemd units, each time they were looked at.
+    /// systemd units, from each look.
     pub units: Vec<Unit>,
-    /// What is installed to run. The latest word wins.
+    /// What is installed to run. The latest wins.
     pub unit_files: Vec<UnitFile>,
-    /// Of a directory that was audited without booting it: which. Then nothing runs that could be looked at.
+    /// The directory that was audited without booting it, if so. Then nothing runs that could be looked at.
     pub image: Option<String>,
-    /// Whether the files that known agents need are there.
+    /// Whether the files that known agents need exist.
     pub agent_files: Vec<FileAnswer>,
     /// What users added to the catalogue of agents.
     pub catalogues: Vec<TextFile>,
@@ -99,13 +97,13 @@ pub struct Evidence {
     pub unit_log: Vec<UnitLogLine>,
     /// Open sockets of such units.
     pub unit_sockets: Vec<UnitSockets>,
-    /// Who starts processes that end, and how they end.
+    /// Who starts short-lived processes, and how they exit.
     pub child_exits: Vec<ChildExits>,
-    /// Containers that their runtimes know, each time they were looked at.
+    /// Containers known to their runtimes, from each look.
     pub containers: Vec<Container>,
     /// What could not be seen, and why.
     pub unseen: Vec<Unseen>,
-    /// What looking has cost so far. The latest word wins.
+    /// What looking has cost so far. The latest wins.
     pub cost: Option<Cost>,
 }
 
@@ -139,7 +137,7 @@ pub mod probe {
 }
 
 impl Evidence {
-    /// Adds what was seen later.
+    /// Adds later evidence.
     pub fn append(&mut self, later: Evidence) {
         if later.node.is_some() {
             self.node = later.node;
@@ -184,7 +182,7 @@ impl Evidence {
         }
     }
 
-    /// The stretch that was watched: from the first to the last look at the cores.
+    /// The time that was watched: from the first to the last look at the cores.
     pub fn window(&self) -> Option<Window> {
         let from = self.core_times.first()?.at;
         let to = self.core_times.last()?.at;
@@ -202,7 +200,7 @@ impl Evidence {
         self.add_unseen(probe, None, what, why, how_to_see);
     }
 
-    /// The same, where rules ask for this of all that the probe looks at.
+    /// The same, for one aspect of the probe that rules ask for.
     pub fn unseen_about(
         &mut self,
         probe: &str,
@@ -229,12 +227,12 @@ impl Evidence {
         }
     }
 
-    /// Why a probe is blind to one of these, if it said so.
+    /// Why a probe could not see one of these, if it said so.
     pub fn why_unseen_about(&self, probe: &str, about: &[About]) -> Option<&Unseen> {
         self.unseen.iter().find(|u| u.probe == probe && u.about.is_some_and(|told| about.contains(&told)))
     }
 
-    /// Why a probe is blind, if it said so.
+    /// Why a probe could not see anything, if it said so.
     pub fn why_unseen(&self, probe: &str) -> Option<&Unseen> {
         self.unseen.iter().find(|u| u.probe == probe)
     }

@@ -1,12 +1,12 @@
-//! Lines of the kernel log.
+//! Kernel log lines.
 
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// When it was printed, by CLOCK_MONOTONIC: the kernel's own stamp (local_clock, which drifts) moved by the offset measured
-    /// now. Lines that arrive while we watch are stamped on arrival where that is the better bound.
+    /// When it was logged, on CLOCK_MONOTONIC: the kernel's own stamp (local_clock, which drifts) plus the offset measured now.
+    /// Lines that arrive while we watch are stamped on arrival if that is more precise.
     pub at: Time,
     /// How far off `at` may be.
     pub uncertainty_ns: u64,

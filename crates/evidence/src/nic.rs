@@ -1,4 +1,4 @@
-//! Network devices, and which core each of their queues needs.
+//! Network devices, and the core that each of their queues needs.
 
 use crate::cores::CoreSet;
 use crate::time::Time;
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nic {
     pub at: Time,
-    /// `None` in the namespace of the observer; else the name under /run/netns, or `net:[INODE]`.
+    /// `None` in our own namespace; otherwise the name under /run/netns, or `net:[INODE]`.
     pub netns: Option<String>,
     pub name: String,
-    /// As the driver calls itself: `ena`, `virtio_net`, `veth`.
+    /// The driver's name: `ena`, `virtio_net`, `veth`.
     pub driver: Option<String>,
-    /// Its place on the bus: `0000:20:03.0`, `virtio2`. `None` for devices without hardware.
+    /// Its bus address: `0000:20:03.0`, `virtio2`. `None` for virtual devices.
     pub bus: Option<String>,
     pub up: Option<bool>,
     pub queues: Vec<NicQueue>,
@@ -24,20 +24,20 @@ pub struct Nic {
 pub enum QueueKind {
     Rx,
     Tx,
-    /// One interrupt serves both directions, and only its name was there to tell; or a NAPI thread polls the device, and
-    /// nothing tells which of its queues.
+    /// One interrupt serves both directions, known only by its name; or a NAPI thread polls the device, and it is unknown for which
+    /// queues.
     Combined,
 }
 
-/// How the map queue → core was found.
+/// How a queue's core was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MapSource {
-    /// The kernel's netdev netlink family said so (≥ 6.8).
+    /// From the kernel's netdev netlink family (≥ 6.8).
     Netlink,
-    /// From the names of interrupts or of NAPI threads.
+    /// From the names of interrupts or NAPI threads.
     Name,
-    /// The queue is there; nothing tells what serves it.
+    /// The queue exists; what serves it is unknown.
     Unmapped,
 }
 
@@ -47,14 +47,14 @@ pub struct NicQueue {
     pub index: u32,
     pub map: MapSource,
     pub irq: Option<u32>,
-    /// Where that interrupt is delivered (effective affinity, else the allowed one).
+    /// Where that interrupt is delivered (effective affinity, otherwise the allowed one).
     pub irq_cores: Option<CoreSet>,
     pub napi_id: Option<u32>,
-    /// The thread that polls the queue, where NAPI is threaded.
+    /// The thread that polls the queue, if NAPI is threaded.
     pub napi_tid: Option<u32>,
     /// Where that thread may run.
     pub napi_cores: Option<CoreSet>,
-    /// Cores that receive packets are steered to (rx) or that transmit through it (tx). `None`: steering is off or unknown.
+    /// Cores that received packets are steered to (rx) or that transmit through it (tx). `None`: steering is off or unknown.
     pub steering: Option<CoreSet>,
 }
 
@@ -78,7 +78,7 @@ impl NicQueue {
         }
     }
 
-    /// The cores this queue cannot do without: those of its NAPI thread where NAPI is threaded, else of its interrupt.
+    /// The cores that serve this queue: those of its NAPI thread if NAPI is threaded, otherwise of its interrupt.
     pub fn cores(&self) -> Option<&CoreSet> {
         if self.napi_tid.is_some() { self.napi_cores.as_ref() } else { self.irq_cores.as_ref() }
     }

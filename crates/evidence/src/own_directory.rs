@@ -1,8 +1,8 @@
-//! A directory that one process of ours writes: the recorder's, and the journal of `coroner fix`.
+//! A directory that only one coroner process writes: the recorder's, and the journal of `coroner fix`.
 //!
-//! Whoever may write the directory, or rename one above it, could lead what we write elsewhere or change what we believe. So the directory
-//! must be ours, and every one above it root's or ours; links on the way are resolved once. A lock (`flock` on the file `lock`, with the
-//! process id in it for people) keeps a second process out, and goes with its holder.
+//! Whoever may write the directory, or rename one above it, could redirect what we write or forge what we read. So the directory must
+//! be ours, and every one above it root's or ours; links on the way are resolved once. A lock (`flock` on the file `lock`, which
+//! contains the process id for people) keeps a second process out and is released when its holder exits.
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
@@ -19,7 +19,7 @@ pub enum OwnDirectoryError {
     Unsafe { path: PathBuf, why: String },
     #[error("{}: in use by pid {pid}", .path.display())]
     Locked { path: PathBuf, pid: String },
-    #[error("{}: was removed, moved or replaced while we wrote into it; nothing more is written there", .path.display())]
+    #[error("{}: was removed, moved or replaced while in use; nothing more is written there", .path.display())]
     Gone { path: PathBuf },
 }
 
@@ -28,18 +28,18 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OwnDirectoryError {
     move |source| OwnDirectoryError::Io { path, source }
 }
 
-/// Ours alone while this lives.
+/// Ours alone until dropped.
 #[derive(Debug)]
 pub struct OwnDirectory {
     path: PathBuf,
-    /// Device and inode: what stands at the path later may be another one.
+    /// Device and inode: another directory may take its path later.
     id: (u64, u64),
-    /// Held, not used.
+    /// Only kept open.
     _lock: File,
 }
 
 impl OwnDirectory {
-    /// Makes the directory if it is not there, and takes its lock.
+    /// Creates the directory if needed, and takes its lock.
     pub fn take(path: &Path) -> Result<OwnDirectory, OwnDirectoryError> {
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io_error(path))?;
         let path = path.canonicalize().map_err(io_error(path))?;
@@ -63,12 +63,12 @@ impl OwnDirectory {
         Ok(OwnDirectory { path, id: (about.dev(), about.ino()), _lock: lock })
     }
 
-    /// Without links.
+    /// With links resolved.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the path still leads to what was taken.
+    /// Fails if the path no longer leads to the directory that was taken.
     pub fn still_there(&self) -> Result<(), OwnDirectoryError> {
         match id_of(&self.path) {
             Some(id) if id == self.id => Ok(()),
@@ -77,7 +77,7 @@ impl OwnDirectory {
     }
 }
 
-/// Device and inode of a directory; `None` for anything else, also a link to one.
+/// Device and inode of a directory; `None` for anything else, including a link to one.
 pub fn id_of(directory: &Path) -> Option<(u64, u64)> {
     let about = std::fs::symlink_metadata(directory).ok().filter(Metadata::is_dir)?;
     Some((about.dev(), about.ino()))
@@ -108,16 +108,16 @@ fn must_be_safe(path: &Path) -> Result<Metadata, OwnDirectoryError> {
         let name = above.display();
         if about.uid() != us && about.uid() != 0 {
             return refuse(format!(
-                "{name} above it is owned by user {}, who could put another directory in its place; choose a directory whose parents belong to root or to you",
+                "{name} above it is owned by user {}, who could replace it; choose a directory whose parents belong to root or to you",
                 about.uid()
             ));
         }
-        // In a sticky one such as /tmp others cannot rename what is ours.
+        // In a sticky directory such as /tmp, others cannot rename ours.
         let is_sticky = about.mode() & 0o1000 != 0;
         let is_shared = about.mode() & 0o002 != 0 || (about.mode() & 0o020 != 0 && ![0, group].contains(&about.gid()));
         if is_shared && !is_sticky {
             return refuse(format!(
-                "{name} above it is writable by others, who could put another directory in its place; run chmod go-w on it or choose another directory"
+                "{name} above it is writable by others, who could replace it; run chmod go-w {name} or choose another directory"
             ));
         }
     }
@@ -135,20 +135,20 @@ mod tests {
     }
 
     #[test]
-    fn a_second_one_is_told_who_is_there() {
+    fn a_second_process_is_told_who_holds_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b");
         let first = OwnDirectory::take(&path).unwrap();
         assert!(is_locked(&path));
         assert!(refused(&path).ends_with(&format!("in use by pid {}", std::process::id())));
         drop(first);
-        assert!(!is_locked(&path), "a lock goes with its holder, whatever the file says");
+        assert!(!is_locked(&path), "the lock is released with its holder, whatever the file says");
         fs::write(path.join("lock"), "4194305\n").unwrap();
         assert!(OwnDirectory::take(&path).is_ok());
     }
 
     #[test]
-    fn a_link_is_resolved_once_and_what_takes_the_place_later_is_noticed() {
+    fn a_link_is_resolved_once_and_a_later_replacement_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let (real, link) = (dir.path().join("real"), dir.path().join("link"));
         fs::create_dir(&real).unwrap();
@@ -162,7 +162,7 @@ mod tests {
         fs::rename(&real, &elsewhere).unwrap();
         assert!(own.still_there().is_err(), "removed");
         symlink(&elsewhere, &real).unwrap();
-        assert!(own.still_there().is_err(), "a link, also to the same directory");
+        assert!(own.still_there().is_err(), "a link, even to the same directory");
         fs::remove_file(&real).unwrap();
         fs::create_dir(&real).unwrap();
         assert!(own.still_there().unwrap_err().to_string().contains("removed, moved or replaced"), "another one");
@@ -192,7 +192,7 @@ mod tests {
         mode(&path, 0o775);
         assert!(refused(&path).contains("writable by others; run chmod"));
         mode(&path, 0o700);
-        // Only root can give directories away.
+        // Only root can change a directory's owner.
         if rustix::process::geteuid().is_root() {
             chown(&parent, Some(12345), None).unwrap();
             assert!(refused(&path).contains("above it is owned by user 12345"), "{}", refused(&path));

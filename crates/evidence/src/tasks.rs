@@ -5,7 +5,7 @@ use crate::cores::CoreSet;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
-/// A thread, told apart from an earlier one with the same number by its start.
+/// A thread; its start time distinguishes it from an earlier one with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ThreadKey {
     pub tid: u32,
@@ -22,19 +22,19 @@ pub struct Process {
     pub ppid: u32,
     /// Name of the main thread.
     pub comm: String,
-    /// What runs, without its arguments (they may hold secrets): the program, or interpreter and script: `python3 train.py`.
+    /// What it runs: the program, or interpreter and script (`python3 train.py`). Without arguments, which may contain secrets.
     pub command: Option<String>,
     pub kernel: bool,
-    /// Path in the hierarchy that has the memory controller.
+    /// Path in the hierarchy with the memory controller.
     pub memory_cgroup: Option<String>,
-    /// Path in the hierarchy that has the cpu controller.
+    /// Path in the hierarchy with the cpu controller.
     pub cpu_cgroup: Option<String>,
-    /// Who that cgroup belongs to: systemd unit, pod, container.
+    /// Owner of that cgroup: systemd unit, pod, container.
     pub owner: CgroupOwner,
     pub ray: Option<RayProcess>,
 }
 
-/// What a Ray process says of itself.
+/// What a Ray process says about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RayProcess {
     pub job_id: Option<String>,
@@ -54,7 +54,7 @@ pub struct Thread {
     /// 1 to 99 for real-time threads, else 0.
     pub rt_priority: u8,
     pub nice: i8,
-    /// Where it may run; read for threads that matter. `None`: not read.
+    /// Where it may run. Read only for threads that matter; `None`: not read.
     pub affinity: Option<CoreSet>,
 }
 
@@ -87,7 +87,7 @@ impl SchedulingClass {
         }
     }
 
-    /// Whether it runs before every ordinary thread.
+    /// Whether it takes precedence over every ordinary thread.
     pub fn is_real_time(self) -> bool {
         matches!(self, SchedulingClass::Fifo | SchedulingClass::RoundRobin | SchedulingClass::Deadline)
     }
@@ -111,7 +111,7 @@ impl SchedulingClass {
 pub struct ThreadSample {
     pub at: Time,
     pub key: ThreadKey,
-    /// As in /proc/PID/stat: `R` runs or wants to run, `S` sleeps, `D` sleeps uninterruptibly …
+    /// As in /proc/PID/stat: `R` running or waiting to run, `S` sleeping, `D` in uninterruptible sleep …
     pub state: char,
     /// The core it runs on, waits for, or ran on last.
     pub core: u32,
@@ -120,19 +120,19 @@ pub struct ThreadSample {
     pub system_ticks: u64,
     pub minor_faults: u64,
     pub major_faults: u64,
-    /// From schedstat. `None` where the kernel or permissions deny it.
+    /// From schedstat. `None` if the kernel lacks it or denies it.
     pub sched: Option<SchedTimes>,
 }
 
 /// /proc/PID/task/TID/schedstat.
 ///
-/// The kernel adds a wait only when it ends (the thread gets to run): a thread that still waits shows state `R`, an unchanged
-/// `slices` and no new `wait_ns`.
+/// The kernel counts a wait only when it ends, as the thread gets to run: a thread that is still waiting has state `R`, unchanged
+/// `slices` and unchanged `wait_ns`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SchedTimes {
     pub run_ns: u64,
     /// Time spent waiting on a run queue.
     pub wait_ns: u64,
-    /// How often it was put on a core.
+    /// How often it got to run.
     pub slices: u64,
 }

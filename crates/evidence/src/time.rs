@@ -1,7 +1,7 @@
-//! Time, as the node's clocks tell it.
+//! Time on the node's clocks.
 //!
-//! All evidence is stamped with CLOCK_MONOTONIC of the node's boot: it never jumps, and perf can stamp samples with it.
-//! [`Clocks`] pairs it with the wall clock, so that a person reads a date and a recording can be compared with others.
+//! All evidence is stamped with the node's CLOCK_MONOTONIC: it never jumps, and perf can stamp samples with it. [`Clocks`] pairs
+//! it with the wall clock, so that people see dates and recordings can be compared.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -22,7 +22,7 @@ impl Time {
         Time(millis.saturating_mul(1_000_000))
     }
 
-    /// How long after `earlier` this is; zero if it is not after.
+    /// Time since `earlier`; zero if that is later.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

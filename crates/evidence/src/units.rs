@@ -29,7 +29,7 @@ pub struct Unit {
     /// Exit code or signal number.
     pub exit_status: Option<i32>,
     pub restart_delay_us: Option<u64>,
-    /// Its cgroup as this node names it: where the manager runs in a container, below that container's.
+    /// Its cgroup as the node names it: if the manager runs in a container, below that container's.
     pub cgroup: Option<String>,
     /// `Type=` of a service: `simple`, `notify`, `oneshot` …
     #[serde(default)]
@@ -67,7 +67,7 @@ pub struct Unit {
     pub accepted: Option<u64>,
     #[serde(default)]
     pub connections: Option<u64>,
-    /// False if its last start was skipped, as a condition of its did not hold.
+    /// False if its last start was skipped because a condition did not hold.
     #[serde(default)]
     pub conditions_held: Option<bool>,
 }
@@ -79,7 +79,7 @@ pub struct UnitLogLine {
     /// ns since 1970.
     pub real_ns: u64,
     pub text: String,
-    /// If systemd says here that it scheduled an automatic restart: the how manieth.
+    /// The restart counter, if this is systemd's message about a scheduled automatic restart.
     pub restart: Option<u32>,
 }
 
@@ -94,34 +94,33 @@ pub struct UnitSockets {
     pub connected: u64,
 }
 
-/// Processes that ended within a stretch of time, of one name, started by one process.
+/// Processes of one name, started by one process, that exited within some time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChildExits {
     pub from: Time,
     pub to: Time,
-    /// Who started them, in the initial pid namespace; or adopted them, if that one is gone.
+    /// The process that started them, or adopted them if that one is gone; in the initial pid namespace.
     pub parent_pid: u32,
     pub parent_comm: String,
-    /// Memory cgroup of the parent, if it could still be read. Parents of one name that are gone are summed up under the pid of
-    /// one of them.
+    /// Memory cgroup of the parent, if it could still be read. Exited parents of one name are summed up under the pid of one of them.
     pub cgroup: Option<String>,
-    /// The name that they ended with.
+    /// Their name when they exited.
     pub comm: String,
     pub exits: u64,
-    /// With a code other than 0, or by a signal, unless somebody asked for it (HUP, INT, KILL, PIPE, TERM).
+    /// Exited with a code other than 0 or by a signal, except those that somebody asked for (HUP, INT, KILL, PIPE, TERM).
     pub failed: u64,
-    /// Of the failed, those that lived less than ten seconds.
+    /// Of these, those that lived for less than ten seconds.
     pub failed_young: u64,
-    /// Of the last one that failed: exit code, or signal.
+    /// Exit code or signal of the last that failed.
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
 }
 
-/// A container, as the files of its runtime tell.
+/// A container, from its runtime's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     pub at: Time,
-    /// Whose files: `kubelet`, `docker`, `podman`.
+    /// `kubelet`, `docker`, `podman`.
     pub runtime: String,
     /// Its name within the pod, or on the node.
     pub name: String,
@@ -129,7 +128,7 @@ pub struct Container {
     pub pod: Option<String>,
     pub pod_uid: Option<String>,
     pub id: Option<String>,
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restarts: u64,
     /// Its last start, and the first one that is still known; ns since 1970.
     pub started_real_ns: Option<u64>,

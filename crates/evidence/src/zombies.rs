@@ -1,21 +1,21 @@
-//! Dead memory cgroups: which they are, what keeps them, who makes them, and what the kernel spends on them.
+//! Dead memory cgroups: which there are, what keeps them, and who creates them.
 
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
-/// How the dead were told from the living, the best way first.
+/// How dead cgroups were told from live ones, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ZombieMethod {
-    /// BPF walk, run by BPF_PROG_TEST_RUN, answers in a ring buffer: from Linux 5.10.
+    /// BPF walk run by BPF_PROG_TEST_RUN, results in a ring buffer: from Linux 5.10.
     BpfTestRun,
-    /// The same walk at page faults of our own thread, answers in an array map: from Linux 5.4.
+    /// The same walk run at page faults of our own thread, results in an array map: from Linux 5.4.
     BpfPageFaults,
-    /// v2: cgroup.stat of every directory, and memory.stat of a parent less that of its live children.
+    /// v2: cgroup.stat of every directory, and memory.stat of a parent minus that of its live children.
     CgroupStat,
-    /// v1: memory.stat of a parent, with and without descendants, less that of its live children.
+    /// v1: memory.stat of a parent, with and without descendants, minus that of its live children.
     MemoryStat,
-    /// What the kernel tracks less the directories there are.
+    /// Cgroups tracked by the kernel minus directories.
     Count,
 }
 
@@ -47,39 +47,39 @@ impl ZombieMethod {
     }
 }
 
-/// One look at all memory cgroups that the kernel tracks.
+/// One scan of all memory cgroups that the kernel tracks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZombieScan {
     pub at: Time,
     pub took_ns: u64,
     pub method: ZombieMethod,
-    /// Of the cgroup hierarchy with the memory controller: 1 or 2.
+    /// Version of the cgroup hierarchy with the memory controller: 1 or 2.
     pub version: u8,
-    /// The root, live and dead ones, and those in between. `None` where this way cannot tell.
+    /// The root, live and dead ones, and those in between. `None` if this method cannot tell.
     pub tracked: Option<u64>,
     pub live: Option<u64>,
     pub dead: Option<u64>,
-    /// Neither live nor zombies: they went while we looked, or nothing but their last work keeps them.
+    /// Neither live nor zombies: they went away during the scan, or only pending kernel work still holds them.
     pub leaving: u64,
-    /// By name, in the order of their birth. Only the BPF walk can tell.
+    /// By name, in the order of creation. Only the BPF walk can tell.
     pub zombies: Vec<Zombie>,
-    /// What dead children of live cgroups hold together. Where they cannot be told one by one.
+    /// What dead children of live cgroups hold in all, if they cannot be listed one by one.
     pub below: Vec<DeadBelow>,
-    /// The files that keep them, the one that holds most first.
+    /// The files that keep them, those that hold most first.
     pub files: Vec<PinningFile>,
-    /// Which zombie is held by which file, by their places in `zombies` and `files`; ordered by zombie.
+    /// Which file holds which zombie, as indexes into `files` and `zombies`; sorted by zombie.
     pub holds: Vec<Hold>,
-    /// Why files are missing, or not all of them are there.
+    /// Why some or all files are missing.
     pub files_unseen: Option<String>,
-    /// Not all were reached: out of time, or nested too deeply.
+    /// Why not all were reached: out of time, or nested too deeply.
     pub truncated: Option<String>,
-    /// The better ways that were tried in vain, and why.
+    /// Better methods that failed, and why.
     pub instead_of: Vec<TriedInVain>,
 }
 
 impl ZombieScan {
-    /// The one to report on: the newest. A recorder counts by parent every minute and names them more rarely; then the newest that
-    /// names them tells more, unless their number has doubled since.
+    /// The scan to report: the newest. A recorder counts by parent every minute but names zombies less often: then the newest scan
+    /// with names says more, unless their number has doubled since.
     pub fn to_report(scans: &[ZombieScan]) -> Option<&ZombieScan> {
         let newest = scans.iter().max_by_key(|s| s.at)?;
         let only_counted = newest.method.is_bpf() && newest.zombies.is_empty() && newest.dead.is_some_and(|n| n > 0);
@@ -97,49 +97,49 @@ pub struct TriedInVain {
     pub how_to_see: String,
 }
 
-/// A memory cgroup without a directory that something still holds.
+/// A memory cgroup without a directory that is still held by something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Zombie {
-    /// The inode number of its directory; before 5.5 with a generation in the upper half.
+    /// The inode number of its directory; before 5.5, with a generation in the upper half.
     pub id: u64,
-    /// As it was in /proc/PID/cgroup, dead parents included.
+    /// As it was in /proc/PID/cgroup, with dead parents.
     pub path: String,
-    /// References that keep it; `None` where the kernel still counts them per CPU.
+    /// References that keep it; `None` if the kernel still counts them per CPU.
     pub references: Option<u64>,
-    pub held: Held,
+    pub held: Charged,
     pub born: Option<Born>,
-    /// Only its memory controller was taken away; the directory is there (v2).
+    /// Only its memory controller was disabled; the directory still exists (v2).
     pub directory_lives: bool,
-    /// Of all cgroups of this boot, in the order of their birth.
+    /// Counts all cgroups of this boot, in the order of creation.
     pub serial: u64,
 }
 
-/// Bytes charged to a memcg itself. A page in flight (a batch of the LRU, a swapped out one) is on no list.
+/// Bytes charged to a memcg itself. Pages in flight (in an LRU batch, or swapped out) are on no list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct Charged {
     /// Page cache of files.
     pub file: u64,
-    /// On the lists of swap-backed memory: anonymous, shared memory and tmpfs.
+    /// Swap-backed memory: anonymous, shared memory and tmpfs.
     pub swap_backed: u64,
     /// mlocked, SHM_LOCKed, ramfs.
     pub unevictable: u64,
-    /// Of `swap_backed`, as far as it was looked at.
+    /// Part of `swap_backed`, as far as it was looked at.
     pub anonymous: Option<u64>,
     pub shmem: Option<u64>,
-    /// Kernel memory; `None` where the kernel does not tell (v2).
+    /// Kernel memory; `None` if the kernel does not say (v2).
     pub kernel: Option<u64>,
-    /// Swapped out; `None` where it cannot be told.
+    /// Swapped out; `None` if unknown.
     pub swap: Option<u64>,
 }
 
-impl Held {
-    /// What is in memory: swap is not.
+impl Charged {
+    /// Bytes in memory, without swap.
     pub fn total(&self) -> u64 {
         let listed = self.file.saturating_add(self.swap_backed).saturating_add(self.unevictable);
         listed.saturating_add(self.kernel.unwrap_or(0))
     }
 
-    pub fn add(&mut self, other: &Held) {
+    pub fn add(&mut self, other: &Charged) {
         let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
             (Some(a), Some(b)) => Some(a.saturating_add(b)),
             (a, b) => a.or(b),
@@ -154,39 +154,39 @@ impl Held {
     }
 }
 
-/// When a memcg was made.
+/// When a memcg was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Born {
     pub at: Time,
-    /// To a tick of the kernel's. If not, it was then or earlier: on v2 memory pressure moves the mark.
+    /// True: to a kernel tick. False: then or earlier, as on v2 memory pressure moves the mark.
     pub exact: bool,
 }
 
-/// Dead children of one live cgroup, and all that is dead below these.
+/// Dead children of one live cgroup, with all dead ones below them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadBelow {
     pub parent: String,
-    /// `None` where the kernel does not count them by parent (v1).
+    /// `None` if the kernel does not count them by parent (v1).
     pub dead: Option<u64>,
-    /// `None` where it cannot be told from what the parent itself holds (v2, and it has processes), or not be read.
-    pub held: Option<Held>,
+    /// `None` if unreadable, or not separable from what the parent itself holds (v2, if it has processes).
+    pub held: Option<Charged>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinningFile {
-    /// On this node, or as the process `seen_by` sees it; else within its file system. `None` where the kernel has forgotten
-    /// the name, and for a block device.
+    /// On this node, or as process `seen_by` sees it; otherwise within its file system. `None` if the kernel no longer knows the
+    /// name, and for block devices.
     pub path: Option<String>,
-    /// A process whose mount namespace has the path, if ours has not.
+    /// A process whose mount namespace has the path, if ours does not.
     pub seen_by: Option<u32>,
     /// Whether the file system is mounted where we could find it.
     pub mounted: bool,
     pub filesystem: String,
-    /// Major and minor number of the file system; of a block device's own pages (metadata) that device.
+    /// Major and minor number of the file system; for a block device's own pages (metadata), of that device.
     pub device: (u32, u32),
     pub inode: u64,
     pub size: u64,
-    /// Removed, but still open or mapped somewhere. Never so for memfd and SysV shared memory, which have no directory.
+    /// Removed, but still open or mapped somewhere. Never set for memfd and SysV shared memory, which have no directory.
     pub deleted: bool,
     /// Bytes of it that are charged to zombies.
     pub bytes: u64,
@@ -216,38 +216,38 @@ pub struct Hold {
     pub bytes: u64,
 }
 
-/// Memory cgroups that were made and removed within a stretch of time below one parent, by one process.
+/// Memory cgroups that one process created and removed below one parent within some time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupChurn {
     pub from: Time,
     pub to: Time,
-    /// The path of the parent, in the hierarchy with the memory controller. `*` for those that could only be counted, and for
-    /// what there were too many rows of.
+    /// The parent's path, in the hierarchy with the memory controller. `*` for those that could only be counted, and for rows beyond
+    /// the limit.
     pub parent: String,
-    /// Their names with what changes folded: see [`crate::name_pattern`]. `*` without a maker also sums up rows beyond the limit.
+    /// Their names with the varying parts folded, see [`crate::name_pattern`]. `*` without a maker also sums up rows beyond the limit.
     pub pattern: String,
     /// One of their names.
     pub example: String,
     pub born: u64,
     pub removed: u64,
-    /// Freed at last: those that stay are zombies. Counted in a row without a maker, as the kernel does it later.
+    /// Freed; those that stay are zombies. Counted in a row without a maker, as the kernel frees them later.
     pub freed: u64,
     pub maker: Option<Maker>,
 }
 
-/// The process that made or removed cgroups, itself or by others that it started for that.
+/// The process that created or removed cgroups, itself or through commands it started.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Maker {
-    /// In the initial pid namespace. Of `processes` alike that came and went, the last one seen.
+    /// In the initial pid namespace. If several short-lived `processes` acted, the last one seen.
     pub pid: u32,
     pub comm: String,
-    /// The short-lived commands that it had it done by, those that made first: `mkdir, rmdir`. `None` if it acts itself.
+    /// The short-lived commands it used, creating ones first: `mkdir, rmdir`. `None` if it acts itself.
     #[serde(default)]
     pub via: Option<String>,
     /// How many processes acted.
     #[serde(default)]
     pub processes: u64,
-    /// What it runs, without arguments, if it could still be read.
+    /// Its command without arguments, if it could still be read.
     pub command: Option<String>,
     pub parent_pid: Option<u32>,
     pub parent_comm: Option<String>,

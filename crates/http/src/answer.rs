@@ -1,4 +1,4 @@
-//! Answers, and why there is none.
+//! Answers and refusals.
 
 use crate::response::Status;
 use bytes::Bytes;
@@ -7,9 +7,9 @@ use flate2::write::GzEncoder;
 use serde::Serialize;
 use std::io::Write;
 
-/// Shorter ones are not worth compressing.
+/// Shorter bodies are not worth compressing.
 const COMPRESS_FROM: usize = 1024;
-/// The fastest levels: who asks sits at the same machine, or at the other end of an ssh.
+/// Fast levels: the client is on the same machine or at the other end of an ssh tunnel.
 const GZIP_LEVEL: u32 = 2;
 const ZSTD_LEVEL: i32 = 1;
 
@@ -17,17 +17,17 @@ const ZSTD_LEVEL: i32 = 1;
 pub struct Answer {
     pub body: Bytes,
     pub content_type: &'static str,
-    /// Under which name a browser should save it.
+    /// The name a browser should save it under.
     pub file_name: Option<String>,
 }
 
 impl Answer {
     pub fn json(document: &impl Serialize) -> Answer {
-        // Only a map with keys that are no strings could fail, and there is none.
+        // Fails only for maps with non-string keys, and there are none.
         Answer::text(serde_json::to_vec(document).unwrap_or_default())
     }
 
-    /// A document that is JSON already.
+    /// A document that already is JSON.
     pub fn text(document: impl Into<Vec<u8>>) -> Answer {
         Answer::of("application/json", document)
     }
@@ -54,7 +54,7 @@ impl Refusal {
         Refusal { status, error: error.into(), what_to_do: what_to_do.into() }
     }
 
-    /// The question cannot be understood.
+    /// The query is invalid.
     pub fn bad(error: impl Into<String>, what_to_do: impl Into<String>) -> Refusal {
         Refusal::new(Status::BadRequest, error, what_to_do)
     }
@@ -64,19 +64,19 @@ impl Refusal {
         Refusal::new(Status::NotFound, error, what_to_do)
     }
 
-    /// What was asked about is not there any more.
+    /// The subject of the query no longer exists.
     pub fn gone(error: impl Into<String>, what_to_do: impl Into<String>) -> Refusal {
         Refusal::new(Status::Gone, error, what_to_do)
     }
 
-    /// It will be there in a moment.
+    /// It will be available in a moment.
     pub fn not_yet(error: impl Into<String>, what_to_do: impl Into<String>) -> Refusal {
         Refusal::new(Status::Unavailable, error, what_to_do)
     }
 
     /// Reading failed.
     pub fn failed(error: impl Into<String>) -> Refusal {
-        Refusal::new(Status::Failed, error, "the error says which file; reload when it is readable")
+        Refusal::new(Status::Failed, error, "make the file named in the error readable, then reload")
     }
 
     pub(crate) fn of_status(status: Status, error: &str, what_to_do: &str) -> Refusal {
@@ -88,7 +88,7 @@ impl Refusal {
     }
 }
 
-/// How a body travels.
+/// How a body is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Encoding {
     Plain,
@@ -97,7 +97,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// The best that the client takes, by its Accept-Encoding.
+    /// The best encoding that the client's Accept-Encoding allows.
     pub fn accepted(header: &str) -> Encoding {
         let takes = |wanted: &str| {
             header.split(',').any(|part| {
@@ -115,7 +115,7 @@ impl Encoding {
         }
     }
 
-    /// Of `Content-Encoding`; `None` for a body as it is.
+    /// The value of `Content-Encoding`; `None` for a plain body.
     pub fn header(self) -> Option<&'static str> {
         match self {
             Encoding::Plain => None,
@@ -124,7 +124,7 @@ impl Encoding {
         }
     }
 
-    /// The body so encoded, or as it is where that is not worth it.
+    /// The body in this encoding, or plain if compression does not pay.
     pub fn encode(self, body: &Bytes) -> (Bytes, Encoding) {
         if body.len() < COMPRESS_FROM {
             return (body.clone(), Encoding::Plain);
@@ -137,7 +137,7 @@ impl Encoding {
             }
             Encoding::Zstd => zstd::bulk::compress(body, ZSTD_LEVEL),
         };
-        // What is compressed already (pprof, recordings) only grows.
+        // Bodies that are already compressed (pprof, recordings) would only grow.
         match encoded {
             Ok(encoded) if encoded.len() < body.len() => (Bytes::from(encoded), self),
             _ => (body.clone(), Encoding::Plain),
@@ -151,7 +151,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn the_best_encoding_that_a_client_takes() {
+    fn picks_the_best_encoding_a_client_accepts() {
         assert_eq!(Encoding::accepted("gzip, deflate, br, zstd"), Encoding::Zstd);
         assert_eq!(Encoding::accepted("gzip;q=0.5, zstd;q=0"), Encoding::Gzip);
         assert_eq!(Encoding::accepted("br"), Encoding::Plain);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_survives_and_a_short_one_stays_as_it_is() {
+    fn bodies_round_trip_and_short_ones_stay_plain() {
         let body = Bytes::from("null,".repeat(1000));
         let (gzip, encoding) = Encoding::Gzip.encode(&body);
         assert_eq!(encoding, Encoding::Gzip);

@@ -3,32 +3,32 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Parameters beyond this are nobody's honest question.
+/// No legitimate query has more parameters.
 const MOST_PARAMETERS: usize = 200;
 
-/// A question.
+/// A query to the [`crate::Api`].
 #[derive(Debug, Clone, Default)]
-pub struct Ask {
-    /// Without slashes at its ends: `metrics`, `api/v1/incidents/3`.
+pub struct ApiQuery {
+    /// Without leading and trailing slashes: `metrics`, `api/v1/incidents/3`.
     pub path: String,
-    /// Which kinds of documents the client takes: the Accept header.
+    /// The Accept header.
     pub accept: String,
     /// Decoded, in order.
     parameters: Vec<(String, String)>,
     cancelled: Arc<AtomicBool>,
 }
 
-impl Ask {
-    pub fn new(path: &str, query: &str, accept: &str) -> Ask {
+impl ApiQuery {
+    pub fn new(path: &str, query: &str, accept: &str) -> ApiQuery {
         let decoded = form_urlencoded::parse(query.as_bytes()).take(MOST_PARAMETERS);
-        // The token is no part of the question.
+        // The token is not part of the query.
         let parameters = decoded.filter(|(name, _)| name != "token");
         let parameters = parameters.map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
         let (path, accept) = (path.trim_matches('/').to_owned(), accept.to_owned());
-        Ask { path, accept, parameters, cancelled: Arc::default() }
+        ApiQuery { path, accept, parameters, cancelled: Arc::default() }
     }
 
-    /// The last value of a parameter; an empty one counts as none.
+    /// The last value of a parameter; an empty value counts as missing.
     pub fn get(&self, name: &str) -> Option<&str> {
         let mut values = self.parameters.iter().rev();
         values.find(|(known, value)| known == name && !value.is_empty()).map(|(_, value)| value.as_str())
@@ -40,7 +40,7 @@ impl Ask {
         values.map(|(_, value)| value.as_str())
     }
 
-    /// Whether a switch is on: `invert=1`, or `invert` alone.
+    /// Whether a switch is on: `invert=1` or just `invert`.
     pub fn is_set(&self, name: &str) -> bool {
         let value = self.parameters.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
         value.is_some_and(|value| !matches!(value, "0" | "false" | "no"))
@@ -50,24 +50,24 @@ impl Ask {
         self.parameters.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The question in one line, the same for the same question.
+    /// The query in one line; equal queries give equal lines.
     pub fn words(&self) -> String {
         let mut words = format!("{}?", self.path);
         words.push_str(&form_urlencoded::Serializer::new(String::new()).extend_pairs(&self.parameters).finish());
         words
     }
 
-    /// Nobody waits for the answer any more.
+    /// Nobody is waiting for the answer any more.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Becomes true then.
+    /// The flag behind [`ApiQuery::is_cancelled`].
     pub fn stop(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancelled)
     }
 
-    /// Says so when dropped.
+    /// Cancels the query when dropped.
     pub(crate) fn guard(&self) -> Waiting {
         Waiting(Arc::clone(&self.cancelled))
     }
@@ -86,9 +86,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_decoded_and_the_token_is_none_of_them() {
-        let ask =
-            Ask::new("/flame/", "from=0&range=1..2&range=3..4&comm=a%20b%2Bc&invert&idle=0&token=secret&core=", "");
+    fn parameters_are_decoded_and_the_token_is_dropped() {
+        let query = "from=0&range=1..2&range=3..4&comm=a%20b%2Bc&invert&idle=0&token=secret&core=";
+        let ask = ApiQuery::new("/flame/", query, "");
         assert_eq!((ask.path.as_str(), ask.get("from"), ask.get("comm")), ("flame", Some("0"), Some("a b+c")));
         assert_eq!(ask.all("range").collect::<Vec<_>>(), ["1..2", "3..4"]);
         assert!(ask.is_set("invert") && !ask.is_set("idle") && !ask.is_set("other"));
@@ -97,8 +97,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_stops_waiting_is_noticed() {
-        let ask = Ask::new("flame", "", "");
+    fn dropping_the_guard_cancels_the_query() {
+        let ask = ApiQuery::new("flame", "", "");
         let waiting = ask.guard();
         assert!(!ask.is_cancelled());
         drop(waiting);

@@ -1,26 +1,26 @@
 //! Who may ask.
 //!
-//! On loopback the address is the guard, and three things could get around it: a page of somebody else that makes a browser ask (no
-//! answer can be read across origins, and API requests from other sites are refused), a name of somebody else that leads to
-//! 127.0.0.1 (DNS rebinding: only names of this machine are served), and other users of this machine ([`crate::server`] looks at
-//! whose connection it is). On any other address a token is demanded as well.
+//! On loopback only this machine can connect, and three things could get around that: a foreign page that makes the browser ask
+//! (answers cannot be read across origins, and API requests from other sites are refused), a foreign name that resolves to 127.0.0.1
+//! (DNS rebinding: only names of this machine are served), and other users of this machine ([`crate::server`] checks who owns the
+//! connection). Every other address also requires a token.
 
 use crate::Refusal;
 use crate::request::Request;
 use crate::response::Status;
 use std::net::{IpAddr, SocketAddr};
 
-/// The cookie that holds the token once it was given.
+/// The cookie that keeps the token after the first request.
 const COOKIE: &str = "coroner-token";
-/// Shorter ones can be guessed.
+/// Shorter tokens can be guessed.
 const SHORTEST_TOKEN: usize = 16;
 
-/// Who knows this may ask.
+/// The shared secret that admits a client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// `None` if it is too short or cannot stand in a header.
+    /// `None` if it is too short or not valid in a header.
     pub fn new(text: &str) -> Option<Token> {
         let text = text.trim();
         let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte));
@@ -31,7 +31,7 @@ impl Token {
         &self.0
     }
 
-    /// Takes as long whatever is wrong.
+    /// Compares in constant time.
     fn is(&self, other: &str) -> bool {
         let (ours, theirs) = (self.0.as_bytes(), other.as_bytes());
         let differences = ours.iter().zip(theirs).fold(0, |sum, (a, b)| sum | (a ^ b));
@@ -56,23 +56,23 @@ pub fn is_loopback(address: &SocketAddr) -> bool {
 #[derive(Debug, Clone)]
 pub struct Guard {
     pub is_loopback: bool,
-    /// Names of this machine under which a page may be reached, without ports.
+    /// Names of this machine under which the page may be reached, without ports.
     pub names: Vec<String>,
     pub token: Option<Token>,
 }
 
-/// What becomes of a request.
+/// How a request was admitted.
 #[derive(Debug)]
 pub enum Passes {
     Yes,
-    /// The token was in the address: it goes into a cookie, and the address is cleaned.
+    /// The token was in the URL: it moves into a cookie, and the URL is cleaned by a redirect.
     WithCookie(String),
 }
 
 impl Guard {
     pub fn check(&self, request: &Request) -> Result<Passes, Refusal> {
         if !matches!(request.method.as_str(), "GET" | "HEAD") {
-            let (error, what_to_do) = ("only GET and HEAD are supported", "nothing can be changed from here");
+            let (error, what_to_do) = ("only GET and HEAD are supported", "this server is read-only");
             return Err(Refusal::of_status(Status::MethodNotAllowed, error, what_to_do));
         }
         self.check_host(request)?;
@@ -85,7 +85,7 @@ impl Guard {
     }
 
     fn check_host(&self, request: &Request) -> Result<(), Refusal> {
-        // Without one it is HTTP/1.0, which no browser speaks.
+        // Only HTTP/1.0 may omit it, and no browser speaks that.
         let host = request.all("host").next();
         if host.is_none_or(|host| name_of(host).is_some_and(|name| self.is_ours(name))) {
             return Ok(());
@@ -102,7 +102,7 @@ impl Guard {
         let name = name.strip_suffix('.').unwrap_or(name);
         let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
         match address {
-            // An address cannot be rebound to another one.
+            // A literal IP address cannot be rebound.
             Some(ip) => !self.is_loopback || is_loopback(&SocketAddr::new(ip, 0)),
             None => name.eq_ignore_ascii_case("localhost") || self.names.iter().any(|n| name.eq_ignore_ascii_case(n)),
         }
@@ -128,13 +128,13 @@ impl Guard {
         }
         Err(Refusal::of_status(
             Status::Unauthorized,
-            "a token is needed",
-            "open the full address that coroner view printed, with ?token=…, or send Authorization: Bearer TOKEN",
+            "a token is required",
+            "open the full URL that coroner view printed, with ?token=…, or send Authorization: Bearer TOKEN",
         ))
     }
 }
 
-/// Of a Host header without its port.
+/// The name in a Host header, without the port.
 fn name_of(host: &str) -> Option<&str> {
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     if host.starts_with('[') {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sites_may_link_to_the_page_and_not_ask() {
+    fn other_sites_may_link_to_the_page_but_not_query_it() {
         let guard = Guard { is_loopback: true, names: vec![], token: None };
         let from = |site| [("host", "localhost"), ("sec-fetch-site", site)];
         assert!(asked(&guard, "/", &from("cross-site")).is_ok());
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn elsewhere_a_token_is_demanded() {
+    fn other_addresses_require_a_token() {
         let token = Token::new("0123456789abcdef");
         let guard = Guard { is_loopback: false, names: vec!["node7".into()], token };
         let host = ("host", "node7:80");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_can_be_changed() {
+    fn post_is_refused() {
         let guard = Guard { is_loopback: true, names: vec![], token: None };
         let request = Request::parse(b"POST / HTTP/1.1\nHost: localhost").unwrap();
         assert_eq!(guard.check(&request).unwrap_err().status, Status::MethodNotAllowed);

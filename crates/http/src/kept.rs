@@ -1,5 +1,4 @@
-//! Answers that were given before, as long as there is room: a page that is reloaded, or looks at the same thing again, waits for
-//! nothing.
+//! A cache of recent answers, so that a reloaded page does not have to wait.
 
 use crate::Answer;
 use crate::answer::Encoding;
@@ -7,7 +6,7 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What all kept answers may take.
+/// The size limit of the cache.
 const MOST_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Clone)]
@@ -25,7 +24,7 @@ impl Encoded {
     }
 }
 
-/// By their tag and the encoding that was wanted; the latest first.
+/// Keyed by tag and requested encoding; most recently used first.
 #[derive(Debug, Default)]
 pub struct KeptAnswers {
     answers: Mutex<VecDeque<(String, Encoding, Encoded)>>,
@@ -45,7 +44,7 @@ impl KeptAnswers {
     }
 
     pub fn keep(&self, tag: &str, wanted: Encoding, encoded: &Encoded) {
-        // One that takes most of the room is not worth all others.
+        // One huge answer must not evict all others.
         if encoded.body.len() > MOST_BYTES / 4 {
             return;
         }
@@ -64,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_go_when_there_is_no_room() {
+    fn the_least_recently_used_are_evicted() {
         let kept = KeptAnswers::default();
         let answer = |bytes: usize| Encoded {
             body: Bytes::from(vec![0; bytes]),
@@ -77,7 +76,7 @@ mod tests {
         }
         assert!(kept.get("a", Encoding::Plain).is_some() && kept.get("a", Encoding::Gzip).is_none());
         kept.keep("e", Encoding::Plain, &answer(1));
-        assert!(kept.get("b", Encoding::Plain).is_none(), "the one that nobody asked for again");
+        assert!(kept.get("b", Encoding::Plain).is_none(), "the least recently used");
         assert!(kept.get("a", Encoding::Plain).is_some() && kept.get("e", Encoding::Plain).is_some());
         kept.keep("f", Encoding::Plain, &answer(MOST_BYTES / 2));
         assert!(kept.get("f", Encoding::Plain).is_none() && kept.get("a", Encoding::Plain).is_some());

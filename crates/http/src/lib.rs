@@ -1,9 +1,9 @@
 //! The HTTP server of the page and of the recorder's metrics.
 //!
-//! What the answers say is not known here: an [`Api`] gives them. This crate decides who may ask ([`guard`]), how many at a time and
-//! for how long ([`server`]), and how an answer travels: compressed, with an ETag, from memory if it was given before ([`kept`]).
+//! An [`Api`] provides the content. This crate decides who may ask ([`guard`]), how many at a time and for how long ([`server`]), and
+//! how a response is sent: compressed, with an ETag, and from the cache if possible ([`kept`]).
 //!
-//! No path of a client reaches the file system: assets are looked up in a list, and an [`Ask`] is words, never a file name.
+//! No path from a client reaches the file system: assets are looked up in a list, and an [`ApiQuery`] is never used as a file name.
 
 mod answer;
 mod ask;
@@ -15,31 +15,31 @@ mod response;
 mod server;
 
 pub use answer::{Answer, Refusal};
-pub use ask::Ask;
+pub use ask::ApiQuery;
 pub use guard::{Token, is_loopback};
-pub use server::{Options, Running, serve};
+pub use server::{Running, ServerOptions, serve};
 
-/// A file that is there anyway.
+/// A static file.
 #[derive(Debug, Clone)]
 pub struct Asset {
     pub body: bytes::Bytes,
     pub content_type: &'static str,
-    /// Its name has a hash of its content: it never changes.
+    /// Its name contains a hash of its content, so it never changes.
     pub is_immutable: bool,
 }
 
-/// Gives the answers.
+/// Provides the content.
 pub trait Api: Send + Sync + 'static {
-    /// The file with this name: `index.html` (which is `/`), `assets/app.1a2b3c.js`. What is none is asked for as below.
+    /// The file with this name: `index.html` (for `/`), `assets/app.1a2b3c.js`. `None`: the request goes to [`Api::answer`].
     fn asset(&self, name: &str) -> Option<Asset>;
 
-    /// What an answer to this would be of, for as long as it stays the same: a sealed recording never changes. `None` if it may
-    /// change at any time; it is then neither kept nor compared.
-    fn version(&self, ask: &Ask) -> Option<u64>;
+    /// The version of the data behind the answer: constant for a sealed recording. `None` if it may change at any time; such an
+    /// answer is not cached and gets no ETag.
+    fn version(&self, ask: &ApiQuery) -> Option<u64>;
 
-    /// Whether the answer takes next to nothing, and so need not wait for others.
-    fn is_light(&self, ask: &Ask) -> bool;
+    /// Whether the answer is so cheap that it need not queue behind heavy ones.
+    fn is_light(&self, ask: &ApiQuery) -> bool;
 
-    /// Called on a thread of its own. Should look at [`Ask::is_cancelled`] now and then if it takes long.
-    fn answer(&self, ask: &Ask) -> Result<Answer, Refusal>;
+    /// Called on its own thread. If it takes long, it should check [`ApiQuery::is_cancelled`] now and then.
+    fn answer(&self, ask: &ApiQuery) -> Result<Answer, Refusal>;
 }

@@ -1,9 +1,9 @@
-//! Whose connection it is: everybody on a machine can reach its loopback, and what is shown was readable by its owner only.
+//! Which user a connection belongs to: every user of a machine can reach its loopback, but what is served may be private to one.
 
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
 
-/// The user that has the other end of a loopback connection, by the kernel's tables. `None` if they do not tell.
+/// The user at the other end of a loopback connection, from the kernel's socket tables. `None` if it is not listed there.
 pub fn user(peer: SocketAddr, ours: SocketAddr) -> Option<u32> {
     let tables =
         if peer.is_ipv4() { ["/proc/self/net/tcp", "/proc/self/net/tcp6"] } else { ["/proc/self/net/tcp6"; 2] };
@@ -23,7 +23,7 @@ fn parse(line: &str) -> Option<(SocketAddr, SocketAddr, u32)> {
     Some((local, remote, fields.nth(4)?.parse().ok()?))
 }
 
-/// `0100007F:1F90`: words of four bytes in the machine's order, and a port.
+/// `0100007F:1F90`: four-byte words in native byte order, then the port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -48,7 +48,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn the_other_end_of_our_own_connection_is_ours() {
+    fn finds_the_owner_of_our_own_connection() {
         let us = std::fs::metadata("/proc/self").unwrap().uid();
         for bound in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(bound) else { continue };
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_kernel() {
+    fn parses_kernel_lines() {
         let line = "   1: 0100007F:9C40 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 12345 1";
         let (local, remote, uid) = parse(line).unwrap();
         assert_eq!(

@@ -1,18 +1,18 @@
 //! The part of HTTP/1 (RFC 9112) that browsers, scrapers and curl need: GET and HEAD, without bodies.
 
-/// A request's head, understood.
+/// A parsed request head.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
     pub method: String,
     pub path: String,
-    /// What follows the `?`, undecoded.
+    /// The part after the `?`, not decoded.
     pub query: String,
     pub is_http_1_0: bool,
     headers: Vec<(String, String)>,
 }
 
-/// Where the head ends, if all of it is there, and where what follows it begins. Lone line feeds are accepted, as RFC 9112 allows
-/// (2.2). `from`: up to here it was looked at before.
+/// Where the head ends, if it is complete, and where the rest begins. Bare line feeds are accepted (RFC 9112, section 2.2).
+/// `from`: the bytes before it were already searched.
 pub fn head_end(bytes: &[u8], from: usize) -> Option<(usize, usize)> {
     (from.saturating_sub(2)..bytes.len()).find_map(|at| {
         let rest = &bytes[at..];
@@ -22,7 +22,7 @@ pub fn head_end(bytes: &[u8], from: usize) -> Option<(usize, usize)> {
 }
 
 impl Request {
-    /// `None` if it is no HTTP/1 request, or one that is written to be read in two ways.
+    /// `None` if it is not an HTTP/1 request, or is ambiguous.
     pub fn parse(head: &[u8]) -> Option<Request> {
         let head = std::str::from_utf8(head).ok()?;
         let mut lines = head.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
@@ -50,7 +50,7 @@ impl Request {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let (method, path, query) = (method.to_owned(), path.to_owned(), query.to_owned());
         let request = Request { method, path, query, is_http_1_0, headers };
-        // Two hosts are how one fools a proxy; only HTTP/1.0 may do without.
+        // Two Host headers are used to fool proxies; only HTTP/1.0 may omit it.
         match request.all("host").count() {
             0 if !is_http_1_0 => None,
             0 | 1 => Some(request),
@@ -68,7 +68,7 @@ impl Request {
         self.headers.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
-    /// Nothing else can follow on this connection. A body is not read, so what comes after it could be taken for a request.
+    /// The connection must close after this request. Bodies are not read, so one could be mistaken for the next request.
     pub fn is_last(&self) -> bool {
         let is_close = |value: &str| value.to_ascii_lowercase().contains("close");
         let has_body =
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_understood_and_a_broken_one_is_not() {
+    fn parses_requests_and_rejects_broken_ones() {
         let request =
             Request::parse(b"GET /a/b?c=d%20e HTTP/1.1\r\nHost: localhost:9478\r\nAccept:  x \r\nA:\tb").unwrap();
         assert_eq!((&*request.method, &*request.path, &*request.query), ("GET", "/a/b", "c=d%20e"));
@@ -119,7 +119,7 @@ mod tests {
     fn a_head_ends_with_a_blank_line() {
         let whole = b"GET / HTTP/1.1\r\nHost: a\r\n\r\nbody";
         assert_eq!(head_end(whole, 0), Some((24, 27)));
-        assert_eq!(head_end(whole, 26), Some((24, 27)), "also if it came in two parts");
+        assert_eq!(head_end(whole, 26), Some((24, 27)), "also if it arrived in two parts");
         assert_eq!(head_end(b"GET / HTTP/1.0\n\n", 0), Some((14, 16)));
         assert_eq!(head_end(b"GET / HTTP/1.1\r\nHost: a\r\n", 0), None);
         assert_eq!(head_end(b"", 0), None);

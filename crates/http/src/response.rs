@@ -1,4 +1,4 @@
-//! What goes back over the wire.
+//! HTTP responses.
 
 use crate::Refusal;
 use crate::kept::Encoded;
@@ -8,7 +8,7 @@ use std::io::{self, Write};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
 
-/// What every response says to browsers.
+/// Security headers of every response.
 const SECURE: [(&str, &str); 6] = [
     ("Content-Security-Policy", POLICY),
     ("X-Content-Type-Options", "nosniff"),
@@ -18,7 +18,6 @@ const SECURE: [(&str, &str); 6] = [
     ("Cross-Origin-Opener-Policy", "same-origin"),
 ];
 
-/// The statuses that are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     Ok = 200,
@@ -70,7 +69,7 @@ impl Response {
         Response { status, headers, body: Bytes::new() }
     }
 
-    /// An answer. `cache`: who may keep it, and for how long.
+    /// An answer; `cache` is the value of Cache-Control.
     pub fn whole(encoded: Encoded, tag: Option<&str>, cache: &str) -> Response {
         let mut response = Response::new(
             Status::Ok,
@@ -107,14 +106,14 @@ impl Response {
         Response { body: Bytes::from(refusal.document()), ..Response::new(refusal.status, &headers) }
     }
 
-    /// `is_last`: the connection ends with it.
+    /// `is_last`: the connection closes after it.
     pub fn write(&self, to: &mut impl Write, with_body: bool, is_last: bool) -> io::Result<()> {
         let mut head = format!("HTTP/1.1 {} {}\r\n", self.status as u16, self.status.reason());
         let ours = self.headers.iter().map(|(name, value)| (*name, value.as_str()));
         for (name, value) in ours.chain(SECURE) {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
-        // Of a 304 the length would be that of what was not sent.
+        // For a 304 the length would be that of the body that is not sent.
         if self.status != Status::NotModified {
             head.push_str(&format!("Content-Length: {}\r\n", self.body.len()));
         }

@@ -1,15 +1,15 @@
-//! Connections, and the way of a request: guard, asset or API, and back.
+//! Connections, and the path of a request: guard, asset or API, response.
 //!
-//! Each connection has a thread of its own that waits for the client, and each answer one that works, so that it can be given up.
-//! Everything is bounded: connections, answers that are worked on at a time, how long a client may take to say what it wants, to
-//! wait for the answer and to take it. When there are too many connections, the one goes whose client has kept us waiting longest.
+//! Each connection has a thread that waits for the client, and each answer a thread that computes it, so that it can be abandoned.
+//! Everything is bounded: connections, answers in progress, and how long a client may take to send its request, to wait for the
+//! answer and to read it. Too many connections: the one whose client has been idle longest is closed.
 
 use crate::answer::Encoding;
 use crate::guard::{Guard, Passes, Token};
 use crate::kept::{Encoded, KeptAnswers};
 use crate::request::{self, Request};
 use crate::response::{Response, Status};
-use crate::{Api, Ask, Refusal, is_loopback, peer};
+use crate::{Api, ApiQuery, Refusal, is_loopback, peer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
@@ -20,37 +20,37 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Light answers at a time.
+/// Light answers in progress at a time.
 const LIGHT: usize = 4;
-/// How long a client may take to send its headers, and to stay silent between two requests.
+/// How long a client may take to send its headers, and stay silent between two requests.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
-/// How long it waits for an answer.
+/// How long a client waits for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// How long a client may take nothing of an answer that is on its way.
+/// How long a client may stop reading in the middle of an answer.
 const TAKEN_WITHIN: Duration = Duration::from_secs(20);
-/// How long a connection may last, whether or not its client reads; browsers make a new one.
+/// How long a connection may last, whether or not its client reads; browsers reconnect.
 const CONNECTION_FOR: Duration = Duration::from_secs(600);
-/// Longer addresses are nobody's honest question; also the room for all headers of a request.
+/// The limit for the request line and all headers together.
 const LONGEST_HEAD: usize = 64 << 10;
-/// Bytes that are handed to the kernel at a time.
+/// Bytes per write.
 const AT_ONCE: usize = 64 << 10;
-/// How often it is looked whether the client is still there.
+/// How often to check whether the client is still there.
 const STEP: Duration = Duration::from_millis(100);
-/// What a client still sends after the last answer is read and thrown away, so that closing does not take the answer from it; no
-/// more and for no longer than this.
+/// After the last answer, input is read and discarded up to these limits: closing with unread input would reset the connection
+/// and could cost the client the answer.
 const MOST_IGNORED: usize = 64 << 10;
 const LEAVES_WITHIN: Duration = Duration::from_secs(2);
-/// A connection's thread reads, compares and writes; answers are made elsewhere.
+/// Small: a connection's thread only reads and writes; answers are computed elsewhere.
 const STACK: usize = 256 << 10;
 
-pub struct Options {
-    /// Of the threads.
+pub struct ServerOptions {
+    /// Name of the threads.
     pub name: &'static str,
-    /// Demanded from whoever asks; must be there beyond loopback.
+    /// Required from clients; mandatory unless the address is loopback.
     pub token: Option<Token>,
-    /// Names of this machine, beside localhost and addresses.
+    /// Names of this machine other than localhost and IP addresses.
     pub names: Vec<String>,
-    /// On loopback, whose connections are served; empty for everybody's.
+    /// The users served on loopback; empty for all.
     pub users: Vec<u32>,
     /// Connections at a time.
     pub connections: usize,
@@ -58,10 +58,10 @@ pub struct Options {
     pub heavy: usize,
 }
 
-/// A server at work. Dropped, it ends.
+/// A running server; stops when dropped.
 pub struct Running {
     pub address: SocketAddr,
-    /// Closing it wakes the thread that accepts.
+    /// Closing it wakes the accepting thread.
     stop: Option<UnixStream>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -75,7 +75,7 @@ impl Drop for Running {
     }
 }
 
-/// What all requests share.
+/// State shared by all requests.
 struct Shared {
     name: &'static str,
     api: Arc<dyn Api>,
@@ -86,27 +86,26 @@ struct Shared {
     connections: Mutex<Vec<Open>>,
 }
 
-/// A connection, as others see it.
 struct Open {
     number: u64,
     stream: TcpStream,
-    /// Since when we wait for its client; `None` while it waits for us.
+    /// Since when we have been waiting for the client; `None` while it waits for us.
     waits_since: Option<Instant>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Right at any moment, whoever panicked.
+    // The data is consistent even if a holder panicked.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves from now on, on threads of its own.
-pub fn serve(listener: TcpListener, api: Arc<dyn Api>, options: Options) -> io::Result<Running> {
+/// Starts serving, on threads of its own.
+pub fn serve(listener: TcpListener, api: Arc<dyn Api>, options: ServerOptions) -> io::Result<Running> {
     let address = listener.local_addr()?;
     if !is_loopback(&address) && options.token.is_none() {
-        return Err(io::Error::other("an address other than loopback needs a token"));
+        return Err(io::Error::other("an address other than loopback requires a token"));
     }
     listener.set_nonblocking(true)?;
-    let Options { name, token, names, users, connections, heavy } = options;
+    let ServerOptions { name, token, names, users, connections, heavy } = options;
     let guard = Guard { is_loopback: is_loopback(&address), names, token };
     let users = if guard.is_loopback { users } else { Vec::new() };
     let shared = Arc::new(Shared {
@@ -134,7 +133,7 @@ fn accept_all(listener: &TcpListener, stopped: &UnixStream, shared: &Arc<Shared>
     loop {
         let mut waiting_for = [PollFd::new(stopped, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
         if poll(&mut waiting_for, None).is_err() {
-            // A signal, or no memory: what else could be done than to wait for better times?
+            // A signal, or out of memory: all we can do is retry.
             thread::sleep(STEP);
             continue;
         }
@@ -143,30 +142,30 @@ fn accept_all(listener: &TcpListener, stopped: &UnixStream, shared: &Arc<Shared>
         }
         match listener.accept() {
             Ok((stream, peer)) => {
-                // Who cannot be told is not served: the tables of the kernel know every connection of this machine.
+                // Unknown users are not served: the kernel's tables list every connection of this machine.
                 let user = || stream.local_addr().ok().and_then(|ours| peer::user(peer, ours));
                 if users.is_empty() || user().is_some_and(|user| users.contains(&user)) {
                     number += 1;
                     make_room(shared, most);
-                    // A connection that cannot be had now ends here; its client tries again.
+                    // On failure the connection is closed; the client may retry.
                     let _ = start(shared, stream, number);
                 }
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            // No descriptors are left, or the client is gone already.
+            // Out of file descriptors, or the client is already gone.
             Err(_) => thread::sleep(STEP),
         }
     }
 }
 
-/// If there are too many connections, lets the one go whose client kept us waiting longest.
+/// If there are too many connections, closes the one whose client has been idle longest.
 fn make_room(shared: &Shared, most: usize) {
     let mut connections = lock(&shared.connections);
     if connections.len() < most {
         return;
     }
     let slowest = connections.iter().enumerate().filter_map(|(at, open)| Some((open.waits_since?, at))).min();
-    // All wait for answers: the oldest has waited in vain for longest.
+    // If all are waiting for answers, the oldest goes.
     let slowest = connections.remove(slowest.map_or(0, |(_, at)| at));
     let _ = slowest.stream.shutdown(Shutdown::Both);
 }
@@ -180,7 +179,7 @@ fn start(shared: &Arc<Shared>, stream: TcpStream, number: u64) -> io::Result<()>
     let theirs = Arc::clone(shared);
     let converse = move || {
         let connection = Connection { shared: &theirs, number };
-        // What goes wrong on a connection is its client's business.
+        // Errors of a connection concern only its client.
         let _ = connection.converse(&stream);
     };
     let started = thread::Builder::new().name(shared.name.to_owned()).stack_size(STACK).spawn(converse);
@@ -209,7 +208,7 @@ impl Connection<'_> {
         }
     }
 
-    /// One request after the other, until the client or the time is over.
+    /// Serves one request after the other, until the client leaves or the time is up.
     fn converse(&self, stream: &TcpStream) -> io::Result<()> {
         let until = Instant::now() + CONNECTION_FOR;
         let mut waiting = Vec::new();
@@ -220,7 +219,7 @@ impl Connection<'_> {
             };
             self.waits_for_client(false);
             let request = match head {
-                Head::Whole(head) => Request::parse(&head).ok_or((Status::BadRequest, "this is no HTTP/1 request")),
+                Head::Whole(head) => Request::parse(&head).ok_or((Status::BadRequest, "not an HTTP/1 request")),
                 Head::TooLong => Err((Status::HeadTooLarge, "the request's head is longer than 64 KiB")),
             };
             let (response, is_last, with_body) = match &request {
@@ -243,7 +242,7 @@ impl Connection<'_> {
     }
 }
 
-/// Writes as long as the connection may last: a client that takes a byte now and then is sent away, too.
+/// Writes until the connection's time is up, so that a client that reads a byte now and then cannot hold it forever.
 struct Taker<'s> {
     stream: &'s TcpStream,
     until: Instant,
@@ -267,7 +266,7 @@ enum Head {
     TooLong,
 }
 
-/// The next head; `None` if the client went away or took too long. What comes behind it stays in `waiting`.
+/// The next head; `None` if the client left or took too long. Bytes after it stay in `waiting`.
 fn read_head(mut stream: &TcpStream, waiting: &mut Vec<u8>, until: Instant) -> io::Result<Option<Head>> {
     let mut looked_at = 0;
     loop {
@@ -299,7 +298,7 @@ fn read_head(mut stream: &TcpStream, waiting: &mut Vec<u8>, until: Instant) -> i
     }
 }
 
-/// Waits until the client has taken the last answer.
+/// Waits until the client has read the last answer.
 fn leave(mut stream: &TcpStream) -> io::Result<()> {
     stream.shutdown(Shutdown::Write)?;
     stream.set_read_timeout(Some(LEAVES_WITHIN))?;
@@ -314,7 +313,7 @@ fn leave(mut stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// The response, and whether the client was sent away: it keeps no place then.
+/// The response, and whether the client was refused; then its connection is closed.
 fn respond(shared: &Arc<Shared>, request: &Request, stream: &TcpStream) -> (Response, bool) {
     match shared.guard.check(request) {
         Err(refusal) => (Response::refused(&refusal), true),
@@ -348,11 +347,11 @@ fn asset(api: &dyn Api, request: &Request) -> Option<Response> {
 }
 
 fn from_api(shared: &Arc<Shared>, request: &Request, stream: &TcpStream) -> Response {
-    let ask = Ask::new(&request.path, &request.query, request.header("accept"));
+    let ask = ApiQuery::new(&request.path, &request.query, request.header("accept"));
     let wanted = accepted(request);
     let version = shared.api.version(&ask);
     let tag = version.map(|version| format!("W/\"{version:016x}-{:016x}\"", hash(&ask.words())));
-    // Not "immutable": at the same address another recording may be shown tomorrow. Asking again costs nothing.
+    // Not "immutable": the same URL may show another recording tomorrow, and revalidation is cheap.
     const KEEP: &str = "private, no-cache";
     if let Some(tag) = &tag {
         if is_known(request, tag) {
@@ -373,16 +372,16 @@ fn from_api(shared: &Arc<Shared>, request: &Request, stream: &TcpStream) -> Resp
     }
 }
 
-/// Waits for its turn, and for the answer. A client that goes away meanwhile gives up both.
-fn answer(shared: &Arc<Shared>, ask: Ask, wanted: Encoding, stream: &TcpStream) -> Result<Encoded, Refusal> {
+/// Waits for a turn, then for the answer. A client that disconnects gives up both.
+fn answer(shared: &Arc<Shared>, ask: ApiQuery, wanted: Encoding, stream: &TcpStream) -> Result<Encoded, Refusal> {
     let _waiting = ask.guard();
     let until = Instant::now() + ANSWER_WITHIN;
     let goes_on = || match (is_gone(stream), Instant::now() >= until) {
-        (true, _) => Err(Refusal::failed("cancelled: the client went away")),
+        (true, _) => Err(Refusal::failed("cancelled: the client disconnected")),
         (_, true) => Err(Refusal::of_status(
             Status::TimedOut,
             &format!("no answer within {} s", ANSWER_WITHIN.as_secs()),
-            "choose a shorter time or fewer cores",
+            "choose a shorter time range or fewer cores",
         )),
         _ => Ok(()),
     };
@@ -390,7 +389,7 @@ fn answer(shared: &Arc<Shared>, ask: Ask, wanted: Encoding, stream: &TcpStream) 
     let turn = Turn::take(shared, is_light, goes_on)?;
     let (tell, told) = sync_channel(1);
     let work = move || {
-        // The turn lasts until the work ends, also if nobody waits for it any more.
+        // The turn lasts until the work ends, even if nobody is waiting for it any more.
         let turn = turn;
         let answer = turn.shared.api.answer(&ask).map(|answer| Encoded::of(answer, wanted));
         let _ = tell.send(answer);
@@ -401,7 +400,7 @@ fn answer(shared: &Arc<Shared>, ask: Ask, wanted: Encoding, stream: &TcpStream) 
         match told.recv_timeout(STEP) {
             Ok(answer) => return answer,
             Err(RecvTimeoutError::Timeout) => goes_on()?,
-            // It panicked.
+            // The answering thread panicked.
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Refusal::of_status(
                     Status::Failed,
@@ -413,14 +412,14 @@ fn answer(shared: &Arc<Shared>, ask: Ask, wanted: Encoding, stream: &TcpStream) 
     }
 }
 
-/// The other end was closed.
+/// The client has closed the connection.
 fn is_gone(stream: &TcpStream) -> bool {
     let mut hangup = [PollFd::new(stream, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut hangup, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// How many may work at a time.
+/// Limits how many answers are computed at a time.
 struct Turns {
     free: Mutex<usize>,
     given_back: Condvar,
@@ -432,7 +431,7 @@ impl Turns {
     }
 }
 
-/// Given back when dropped, however the work ends.
+/// Returned when dropped, however the work ends.
 struct Turn {
     shared: Arc<Shared>,
     is_light: bool,
@@ -443,7 +442,7 @@ impl Turn {
         if is_light { &shared.light } else { &shared.heavy }
     }
 
-    /// Waits for one as long as `goes_on`.
+    /// Waits for a turn while `goes_on` is `Ok`.
     fn take(shared: &Arc<Shared>, is_light: bool, goes_on: impl Fn() -> Result<(), Refusal>) -> Result<Turn, Refusal> {
         let turns = Turn::turns(shared, is_light);
         let mut free = lock(&turns.free);

@@ -2,7 +2,7 @@ use super::*;
 use crate::{Answer, Asset};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Answers `light` at once, and `heavy` when it is told to or nobody waits any more.
+/// Answers `light` at once, and `heavy` when told to or when cancelled.
 #[derive(Default)]
 struct Site {
     go_on: AtomicBool,
@@ -10,11 +10,11 @@ struct Site {
 }
 
 impl Api for Site {
-    fn version(&self, _: &Ask) -> Option<u64> {
+    fn version(&self, _: &ApiQuery) -> Option<u64> {
         None
     }
 
-    fn is_light(&self, ask: &Ask) -> bool {
+    fn is_light(&self, ask: &ApiQuery) -> bool {
         ask.path == "light"
     }
 
@@ -22,7 +22,7 @@ impl Api for Site {
         None
     }
 
-    fn answer(&self, ask: &Ask) -> Result<Answer, Refusal> {
+    fn answer(&self, ask: &ApiQuery) -> Result<Answer, Refusal> {
         match ask.path.as_str() {
             "light" => {}
             "heavy" => {
@@ -44,13 +44,13 @@ fn start() -> (Running, Arc<Site>) {
     let site = Arc::new(Site::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let options =
-        Options { name: "test", token: None, names: vec![], users: vec![], connections: CONNECTIONS, heavy: 1 };
+        ServerOptions { name: "test", token: None, names: vec![], users: vec![], connections: CONNECTIONS, heavy: 1 };
     (serve(listener, Arc::clone(&site) as Arc<dyn Api>, options).unwrap(), site)
 }
 
 fn connect(server: &Running) -> TcpStream {
     let stream = TcpStream::connect(server.address).unwrap();
-    // Longer than any of the server's own limits: a test that hangs fails here.
+    // Longer than all of the server's own limits, so that a hung test fails here.
     stream.set_read_timeout(Some(ANSWER_WITHIN * 2)).unwrap();
     stream
 }
@@ -66,16 +66,16 @@ fn ask(server: &Running, request: &[u8]) -> String {
 fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     while !is_so() {
-        assert!(Instant::now() < until, "not within a minute: {what}");
+        assert!(Instant::now() < until, "not within 60 s: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn a_connection_takes_one_request_after_the_other() {
+fn a_connection_serves_several_requests() {
     let (server, _) = start();
     let mut stream = connect(&server);
-    // The second and the third in one write, the third with its end missing at first.
+    // The second and the start of the third in one write.
     stream.write_all(b"GET /light HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     stream.write_all(b"HEAD /light HTTP/1.1\r\nHost: localhost\r\n\r\nGET /light HTTP/1.1\r\nHost: loc").unwrap();
     stream.write_all(b"alhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -88,9 +88,9 @@ fn a_connection_takes_one_request_after_the_other() {
 }
 
 #[test]
-fn clients_that_dawdle_make_room_for_others() {
+fn slow_clients_make_room_for_others() {
     let (server, _) = start();
-    // More than it keeps, each with half a request.
+    // More than the limit, each with half a request.
     let dawdlers: Vec<TcpStream> = (0..CONNECTIONS * 2)
         .map(|_| {
             let mut stream = connect(&server);
@@ -99,7 +99,7 @@ fn clients_that_dawdle_make_room_for_others() {
         })
         .collect();
     assert!(ask(&server, REQUEST).starts_with("HTTP/1.1 200"));
-    // In the end all of them are sent away.
+    // In the end all of them are disconnected.
     for mut dawdler in dawdlers {
         let mut rest = Vec::new();
         let gone = dawdler.read_to_end(&mut rest);
@@ -117,7 +117,7 @@ fn endless_heads_and_bodies_are_cut_off() {
     while written < 16 << 20 && endless.write_all(line).is_ok() {
         written += line.len();
     }
-    assert!(written < 16 << 20, "all of it was taken");
+    assert!(written < 16 << 20, "the server read all of it");
     let mut long = connect(&server);
     long.write_all(b"GET /light HTTP/1.1\r\n").unwrap();
     for _ in 0..LONGEST_HEAD / line.len() + 1 {
@@ -134,22 +134,22 @@ fn endless_heads_and_bodies_are_cut_off() {
 }
 
 #[test]
-fn whoever_goes_away_gives_up_its_turn_and_a_panic_does_not_keep_one() {
+fn a_disconnect_and_a_panic_both_free_the_turn() {
     let (server, site) = start();
     let mut first = connect(&server);
     first.write_all(b"GET /heavy HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     drop(first);
-    wait_for("the answer is given up", || site.was_cancelled.load(Ordering::Relaxed));
+    wait_for("the answer is cancelled", || site.was_cancelled.load(Ordering::Relaxed));
     let panicked = ask(&server, b"GET /panic HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert!(panicked.starts_with("HTTP/1.1 500 "), "{panicked}");
-    // There is one turn for heavy answers, and it is free again.
+    // The only turn for heavy answers is free again.
     site.go_on.store(true, Ordering::Relaxed);
     let heavy = ask(&server, b"GET /heavy HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert!(heavy.ends_with("\r\n\r\nheavy"), "{heavy}");
 }
 
 #[test]
-fn dropping_it_frees_the_port_and_ends_connections() {
+fn dropping_the_server_frees_the_port_and_closes_connections() {
     let (server, _) = start();
     let address = server.address;
     let mut idle = connect(&server);

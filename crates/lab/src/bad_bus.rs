@@ -1,6 +1,6 @@
-//! Buses that let a client down: that never answer, that hang up, that stop half-way through an answer.
+//! Broken buses: they never answer, hang up, or stop in the middle of an answer.
 //!
-//! Each listens on a Unix socket and serves every connection with a thread of its own; they end with the process.
+//! Each listens on a Unix socket and serves every connection on its own thread; they end with the process.
 
 use anyhow::{Context, Result};
 use std::io::{ErrorKind, Read, Write};
@@ -11,20 +11,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// How a bus lets its clients down.
+/// How a bus is broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Manner {
-    /// Takes the connection, and nothing else.
+    /// Accepts the connection and does nothing else.
     Accepts,
-    /// Lets the client in, then never answers.
+    /// Completes the handshake, then never answers.
     Handshakes,
-    /// Lets the client in, answers its first call, hangs up.
+    /// Completes the handshake, answers the first call, hangs up.
     AnswersOnce,
-    /// The real bus behind this socket, of whose answers only so many bytes pass. Then silence, or the end.
+    /// Forwards the real bus behind this socket, but only `after` bytes of its answers; then silence, or it hangs up.
     Severed { behind: PathBuf, after: u64, hangs_up: bool },
 }
 
-/// A bus that nobody can use.
 #[derive(Debug)]
 pub struct BadBus {
     path: PathBuf,
@@ -40,7 +39,7 @@ impl BadBus {
             for stream in listener.incoming().flatten() {
                 counted.fetch_add(1, Ordering::Relaxed);
                 let manner = manner.clone();
-                // A client that cannot be served any more has nobody to complain to: the bus is bad.
+                // Errors do not matter: the bus is broken on purpose.
                 let _ = thread::Builder::new().spawn(move || serve(stream, &manner));
             }
         })?;
@@ -74,14 +73,14 @@ fn serve(mut stream: UnixStream, manner: &Manner) -> std::io::Result<()> {
     }
 }
 
-/// Until the client gives up.
+/// Reads until the client gives up.
 fn swallow(mut stream: UnixStream) -> std::io::Result<()> {
     let mut buffer = [0u8; 4096];
     while stream.read(&mut buffer)? > 0 {}
     Ok(())
 }
 
-/// The server's side of the handshake (D-Bus specification, "Authentication Protocol"). Returns what came after it.
+/// The server's side of the handshake (D-Bus specification, "Authentication Protocol"). Returns bytes that came after it.
 fn let_in(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
     let mut pending: Vec<u8> = Vec::new();
     loop {
@@ -91,7 +90,7 @@ fn let_in(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
             match line.trim_start_matches('\0').trim_end() {
                 "BEGIN" => return Ok(pending),
                 "NEGOTIATE_UNIX_FD" => stream.write_all(b"AGREE_UNIX_FD\r\n")?,
-                // Some send their name at once, some wait to be asked.
+                // Some clients send their name at once, some wait to be asked.
                 "AUTH EXTERNAL" => stream.write_all(b"DATA\r\n")?,
                 word if word.starts_with("AUTH EXTERNAL ") || word.starts_with("DATA") => {
                     stream.write_all(b"OK 00000000000000000000000000000000\r\n")?;
@@ -104,7 +103,7 @@ fn let_in(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
 }
 
 fn read_more(stream: &mut UnixStream, into: &mut Vec<u8>) -> std::io::Result<()> {
-    /// Nobody greets a bus with more.
+    /// No handshake is longer.
     const MOST: usize = 64 << 10;
     let mut buffer = [0u8; 4096];
     let n = stream.read(&mut buffer)?;
@@ -115,7 +114,7 @@ fn read_more(stream: &mut UnixStream, into: &mut Vec<u8>) -> std::io::Result<()>
     Ok(())
 }
 
-/// The fixed part of the header of the first message: all that an answer needs.
+/// The fixed part of the first message's header: all that an answer needs.
 fn first_message(stream: &mut UnixStream, mut begun: Vec<u8>) -> std::io::Result<Vec<u8>> {
     while begun.len() < 16 {
         read_more(stream, &mut begun)?;
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hangs_up_after_the_first_answer_did_answer() {
+    fn answers_once_answers_the_first_call() {
         let (bus, path) = bus(Manner::AnswersOnce);
         let client = Bus::connect(&path).unwrap();
         assert!(client.call("org.freedesktop.DBus", "/", "org.freedesktop.DBus.Peer", "Ping", &[]).is_err());
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn who_only_shakes_hands_never_answers() {
+    fn handshakes_never_answers() {
         let (bus, path) = bus(Manner::Handshakes);
         let stream = UnixStream::connect(&path).unwrap();
         stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();

@@ -1,5 +1,5 @@
-//! A D-Bus client as small as the scenarios need it: texts as arguments, one text or number as the answer. Not that of the probes, so that
-//! the truth of a scenario does not come from the code that it tests.
+//! A minimal D-Bus client: strings as arguments, one string or number as the answer. Not the probes' client, so that a scenario's truth
+//! does not come from the code under test.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A bus that takes longer is no bus; a runner that waits for ever cannot clean up.
+/// A runner that waits for ever cannot clean up.
 const ANSWER: Duration = Duration::from_secs(30);
 const LONGEST: usize = 1 << 20;
 
@@ -54,7 +54,7 @@ impl Bus {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
             line.extend(self.bytes(1)?);
-            ensure!(line.len() < LONGEST, "the bus does not come to the end of a line");
+            ensure!(line.len() < LONGEST, "the bus sends a line that does not end");
         }
         Ok(String::from_utf8_lossy(&line).into_owned())
     }
@@ -62,11 +62,11 @@ impl Bus {
     fn bytes(&self, count: usize) -> Result<Vec<u8>> {
         ensure!(count < LONGEST, "a message of {count} bytes");
         let mut bytes = vec![0; count];
-        (&self.stream).read_exact(&mut bytes).context("no answer of the bus")?;
+        (&self.stream).read_exact(&mut bytes).context("no answer from the bus")?;
         Ok(bytes)
     }
 
-    /// Asks, and waits for the answer: a text, a number, or null.
+    /// Calls a method and waits for the answer: a string, a number, or null.
     pub fn call(&self, to: &str, path: &str, interface: &str, member: &str, arguments: &[&str]) -> Result<Value> {
         let serial = self.serial.get() + 1;
         self.serial.set(serial);
@@ -98,17 +98,17 @@ impl Bus {
         message.extend(body);
         (&self.stream).write_all(&message)?;
         loop {
-            // What answers an earlier question came too late for it.
+            // Skip late answers to earlier calls.
             if let Some(answer) = self.answer(serial).with_context(|| format!("{member}({})", arguments.join(", ")))? {
                 return Ok(answer);
             }
         }
     }
 
-    /// The next message, if it answers that question.
+    /// The next message, if it answers that call.
     fn answer(&self, to: u32) -> Result<Option<Value>> {
         let fixed = self.bytes(16)?;
-        ensure!(fixed[0] == b'l', "the bus is of another byte order");
+        ensure!(fixed[0] == b'l', "the bus has another byte order");
         let mut lengths = Reader { bytes: &fixed, at: 4 };
         let (body, _serial, fields) = (lengths.number()?, lengths.number()?, lengths.number()?);
         let fields = self.bytes(fields as usize)?;

@@ -26,17 +26,16 @@ pub struct Crowd {
     /// Live cgroup directories in the memory hierarchy.
     #[arg(long, default_value_t = 20_000)]
     pub cgroups: u32,
-    /// How long to stay; until SIGINT or SIGTERM if not given.
+    /// How long to stay. [default: until SIGINT or SIGTERM]
     #[arg(long)]
     pub seconds: Option<u64>,
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
-/// Children of one parent directory, about what a kubelet or a systemd slice holds.
+/// Children per parent directory, about as many as kubelet or a systemd slice has.
 const CGROUPS_PER_PARENT: u32 = 200;
 
-/// So many processes share one cgroup.
 const PROCESSES_PER_CGROUP: u32 = 10;
 
 /// The kernel has 65,535 memory cgroup ids; the node itself needs some.
@@ -110,7 +109,7 @@ fn make_cgroups(root: &Cgroup, count: u32) -> Result<Vec<PathBuf>> {
     Ok(leaves)
 }
 
-/// Children inherit the cgroup: the runner visits one after the other and forks there, which is far cheaper than moving each.
+/// Children inherit the cgroup: the runner joins one cgroup after the other and forks there, which is far cheaper than moving each.
 fn make_processes(crowd: Crowd, comm: &str, root: Option<&Cgroup>, dirs: &[PathBuf]) -> Result<Sleepers> {
     let name = CString::new(comm)?;
     let visit = root.map(Visit::from_home).transpose()?;
@@ -128,7 +127,7 @@ fn make_processes(crowd: Crowd, comm: &str, root: Option<&Cgroup>, dirs: &[PathB
             visit.go(dir)?;
         }
         let child = fork_sleeper(|| {
-            // The child's copies: it says with one byte that it is named and has its threads, and closes both ends.
+            // In the child: reports with one byte that it has its name and threads, and closes both ends.
             drop(reports.take());
             let named = rustix::thread::set_name(&name).is_ok();
             if named && (1..crowd.threads).all(|_| start_sleeping_thread()) {
@@ -139,7 +138,7 @@ fn make_processes(crowd: Crowd, comm: &str, root: Option<&Cgroup>, dirs: &[PathB
         sleepers.0.push(child.with_context(|| format!("cannot make process {i} of {}", crowd.processes))?);
     }
     drop(visit);
-    // The end comes when every child has closed its end, or died.
+    // EOF comes when every child has closed its end or died.
     drop(report);
     let mut complete = Vec::new();
     reports.take().context("pipe")?.read_to_end(&mut complete).context("pipe")?;

@@ -1,5 +1,4 @@
-//! What a scenario leaves to chance: names, cores and counts, so that no diagnosis can know the answer beforehand. The same seed
-//! draws the same.
+//! Random names, cores and counts, so that no diagnosis can know the answer beforehand. The same seed draws the same.
 
 /// SplitMix64: small, and good enough to draw names.
 #[derive(Debug, Clone)]
@@ -41,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_decides_and_numbers_stay_in_range() {
+    fn a_seed_repeats_and_numbers_stay_in_range() {
         let (mut a, mut b) = (Draw::new(7), Draw::new(7));
         assert_eq!((a.tag(), a.number(3, 9)), (b.tag(), b.number(3, 9)));
         assert_ne!(Draw::new(1).tag(), Draw::new(2).tag());
@@ -52,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn every_core_gets_its_turn() {
+    fn every_core_is_drawn() {
         let mut drawn: Vec<u32> = (0..64).filter_map(|seed| Draw::new(seed).one_of(&[0, 1, 2, 3])).collect();
         drawn.sort_unstable();
         drawn.dedup();

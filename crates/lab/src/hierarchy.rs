@@ -32,13 +32,13 @@ impl Hierarchy {
         found.ok_or_else(|| anyhow!("no mounted cgroup hierarchy has the {controller} controller"))
     }
 
-    /// Takes a directory of this hierarchy to the path that /proc/PID/cgroup shows (seen from the mounted root).
+    /// The path of a directory as in /proc/PID/cgroup, relative to the mounted root.
     pub fn path_of(&self, dir: &Path) -> String {
         let below = dir.strip_prefix(&self.mount_point).unwrap_or(dir);
         format!("/{}", below.display())
     }
 
-    /// v2: lets children of `dir` have the controller. Says whether that changed anything. Nothing to do on v1.
+    /// v2: enables the controller for children of `dir`. Returns whether that changed anything. v1: nothing to do.
     pub fn enable(&self, dir: &Path, controller: &str) -> Result<bool> {
         if self.version == 1 {
             return Ok(false);
@@ -67,7 +67,7 @@ fn parse_mounts(text: &str) -> Vec<Hierarchy> {
             Some("cgroup") => (1, options.split(',').filter(|o| is_controller(o)).map(str::to_owned).collect()),
             _ => continue,
         };
-        // The same hierarchy may be mounted twice; the first mount will do.
+        // A hierarchy may be mounted twice; take the first mount.
         if !all.iter().any(|h| h.version == version && h.controllers == controllers) {
             all.push(Hierarchy { version, controllers, mount_point: mount_point.into() });
         }
@@ -75,7 +75,7 @@ fn parse_mounts(text: &str) -> Vec<Hierarchy> {
     all
 }
 
-/// The super block's options of a v1 mount are its controllers among a few switches (kernel/cgroup/cgroup-v1.c).
+/// The super block options of a v1 mount are controllers and a few switches (kernel/cgroup/cgroup-v1.c).
 fn is_controller(option: &str) -> bool {
     let switches = ["rw", "ro", "xattr", "noprefix", "clone_children", "cpuset_v2_mode", "favordynmods", "none", "all"];
     !switches.contains(&option) && !option.starts_with("release_agent=")
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_seen_from_the_mounted_root() {
+    fn paths_are_relative_to_the_mounted_root() {
         let h = Hierarchy { version: 1, controllers: vec!["cpu".into()], mount_point: "/sys/fs/cgroup/cpu".into() };
         assert_eq!(h.path_of(Path::new("/sys/fs/cgroup/cpu/a/b")), "/a/b");
     }

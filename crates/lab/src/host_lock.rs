@@ -1,4 +1,4 @@
-//! Tests that make trouble on the node take turns.
+//! Tests that disturb the node take turns.
 
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
@@ -8,7 +8,7 @@ use std::io::Write;
 
 pub const LOCK_FILE: &str = "/tmp/coroner-host-tests.lock";
 
-/// Held by the one test that may trouble the node now; the kernel gives it back when the process dies.
+/// Held by the one test that may disturb the node now; the kernel releases it when the process dies.
 #[derive(Debug)]
 pub struct HostLock {
     _file: File,
@@ -22,7 +22,7 @@ impl HostLock {
         Ok(HostLock { _file: file })
     }
 
-    /// `None` while somebody else has it.
+    /// `None` while somebody else holds it.
     pub fn try_take() -> Result<Option<HostLock>> {
         let file = open()?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -31,7 +31,7 @@ impl HostLock {
         }
     }
 
-    /// The machine for this test alone; `None`, and a word about it, where the test cannot run because we are not root.
+    /// The machine for this test alone. Without root, reports the test as skipped and returns `None`.
     pub fn take_as_root() -> Option<HostLock> {
         if !rustix::process::geteuid().is_root() {
             skip("needs root");
@@ -45,11 +45,11 @@ impl HostLock {
 }
 
 fn open() -> Result<File> {
-    // Reading is enough for flock, and works on a file that another user made.
+    // flock needs only read access, which works on another user's file.
     File::open(LOCK_FILE).or_else(|_| OpenOptions::new().create(true).append(true).open(LOCK_FILE)).context(LOCK_FILE)
 }
 
-/// Says that the test of this thread cannot run here. `./check` names these at the end, and in CI they are a failure.
+/// Reports the current test as skipped. `./check` lists these at the end; in CI they are a failure.
 pub fn skip(why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");

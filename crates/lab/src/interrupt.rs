@@ -1,4 +1,4 @@
-//! Ctrl-C and friends: remembered, and asked for at every wait, so that the guards do the cleaning.
+//! Ctrl-C and other end signals only set a flag, which every wait checks, so that the guards clean up.
 
 use crate::syscalls;
 use rustix::thread::nanosleep;
@@ -11,7 +11,7 @@ extern "C" fn remember(_signal: i32) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP only set what [`requested`] tells.
+/// From now on SIGINT, SIGTERM and SIGHUP only set the flag that [`requested`] returns.
 pub fn listen() {
     syscalls::handle_end_signals(remember);
 }
@@ -22,7 +22,7 @@ pub fn requested() -> bool {
 
 /// Sleeps; a signal ends it early.
 pub fn pause(time: Duration) {
-    // A signal between the caller's check and this sleep would go unnoticed for its whole length: sleep in slices.
+    // A signal between the caller's check and this sleep would go unnoticed: sleep in slices.
     const SLICE: Duration = Duration::from_millis(100);
     let end = Instant::now() + time;
     while !requested() {

@@ -1,4 +1,4 @@
-//! What runs left behind whose runner was killed: found by name, removed only if that runner is gone.
+//! Leftovers of killed runners: found by name, removed only if the runner is gone.
 
 use crate::guard::{remove_netns, remove_runtime_dir, remove_tree};
 use crate::hierarchy::Hierarchy;
@@ -46,7 +46,7 @@ impl fmt::Display for Leftover {
     }
 }
 
-/// Everything on this node that bears a lab's name, of living runs too. Members of cgroups die first, mounts go last.
+/// Everything on this node with a name of the lab's, including live runs. Cgroups first, because their members must die; mounts last.
 pub fn all() -> Vec<Leftover> {
     let hierarchies = Hierarchy::all().unwrap_or_default();
     let cgroups = hierarchies.iter().flat_map(|h| named_in(&h.mount_point)).map(Leftover::Cgroup);
@@ -61,7 +61,7 @@ fn named_in(dir: &Path) -> Vec<PathBuf> {
     ours.map(|e| e.path()).collect()
 }
 
-/// Removes what belongs to runs whose runner is gone; says what it removed, and what it could not.
+/// Removes what belongs to runs whose runner is gone. Returns what was removed and what could not be.
 pub fn clean() -> (Vec<Leftover>, Vec<(Leftover, anyhow::Error)>) {
     let (mut removed, mut failed) = (Vec::new(), Vec::new());
     for leftover in all().into_iter().filter(|l| l.run().is_some_and(|run| !run.alive())) {

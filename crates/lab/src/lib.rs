@@ -1,8 +1,8 @@
-//! Incidents with a known cause, made for real on this machine.
+//! Real incidents with a known cause, made on this machine.
 //!
-//! A scenario makes its trouble in cgroups and namespaces of its own, verifies that it is there, says as JSON what a diagnosis
-//! must find ([`truth`]), holds it, and cleans up: through guards ([`guard`]) on every way out, and through [`leftovers`] after a
-//! runner that was killed. The guards, [`HostLock`] and [`LiveScenario`] also serve the host tests of other crates.
+//! A scenario makes its problem in its own cgroups and namespaces, verifies that it is there, prints as JSON what a diagnosis must
+//! find ([`truth`]), holds it, and cleans up: with guards ([`guard`]) however it ends, and with [`leftovers`] if the runner was
+//! killed. Host tests of other crates also use the guards, [`HostLock`] and [`LiveScenario`].
 
 pub mod actors;
 pub mod bad_bus;

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The runner as a process, with its trouble up. Its drop ends it and waits until it has cleaned up.
+/// The runner as a process. Its drop ends it and waits until it has cleaned up.
 #[derive(Debug)]
 pub struct LiveScenario {
     child: Child,
@@ -22,7 +22,7 @@ pub struct LiveScenario {
 }
 
 impl LiveScenario {
-    /// `start("zombies", &["--seconds", "20", "--count", "500"])`; returns when the trouble is there.
+    /// `start("zombies", &["--seconds", "20", "--count", "500"])`; returns when the problem is there.
     pub fn start(scenario: &str, args: &[&str]) -> Result<LiveScenario> {
         let mut command = Command::new(lab_binary());
         command.args(["run", scenario]).args(args).stdout(Stdio::piped());
@@ -30,7 +30,7 @@ impl LiveScenario {
         let mut live = LiveScenario { child, lines: BufReader::new(stdout), truth: Truth::default() };
         live.await_words()?;
         let ready =
-            live.next_line()?.ok_or_else(|| anyhow!("coroner-lab run {scenario} could not make its trouble"))?;
+            live.next_line()?.ok_or_else(|| anyhow!("coroner-lab run {scenario} failed before it was ready"))?;
         live.truth = serde_json::from_value(ready["truth"].clone()).with_context(|| ready.to_string())?;
         Ok(live)
     }
@@ -39,7 +39,7 @@ impl LiveScenario {
         self.child.pid()
     }
 
-    /// Until it says something; an error on Ctrl-C, for its trouble may take long to make.
+    /// Waits for its first line; an error on Ctrl-C, because that line may take long.
     fn await_words(&self) -> Result<()> {
         let slice = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         loop {
@@ -61,14 +61,14 @@ impl LiveScenario {
         serde_json::from_str(&line).map(Some).with_context(|| line.clone())
     }
 
-    /// Waits until it ends by itself and has cleaned up; what it measured.
+    /// Waits until it ends by itself and has cleaned up. Returns what it measured.
     pub fn finish(mut self) -> Result<Value> {
         let ended = self.next_line()?.ok_or_else(|| anyhow!("it ended without saying what it measured"))?;
         self.wait()?;
         Ok(ended["measured"].clone())
     }
 
-    /// Ends it now, as Ctrl-C does; what it measured until then.
+    /// Ends it now, like Ctrl-C. Returns what it measured so far.
     pub fn stop(self) -> Result<Value> {
         self.signal(Signal::INT);
         self.finish()
@@ -102,7 +102,7 @@ impl Drop for LiveScenario {
     }
 }
 
-/// This binary if it is the lab's; else the one that `cargo build -p coroner-lab` puts beside the tests; or `CORONER_LAB_BIN`.
+/// `CORONER_LAB_BIN`, or this binary if it is the lab's, or the one that `cargo build -p coroner-lab` puts beside the tests.
 pub fn lab_binary() -> PathBuf {
     const NAME: &str = "coroner-lab";
     if let Some(path) = std::env::var_os("CORONER_LAB_BIN") {

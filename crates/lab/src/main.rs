@@ -13,9 +13,9 @@ use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Makes incidents with a known cause on this machine, for real, and says as JSON what a diagnosis must find.
+/// Makes real incidents with a known cause on this machine, and prints as JSON what a diagnosis must find.
 ///
-/// Exit code 0: fine; 1: it could not make the trouble; 2: usage.
+/// Exit codes: 0 success, 1 the scenario failed, 2 usage error.
 #[derive(Debug, Parser)]
 #[command(name = "coroner-lab", version)]
 struct Cli {
@@ -25,31 +25,31 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The scenarios.
+    /// List the scenarios.
     List {
         #[arg(long)]
         json: bool,
     },
-    /// Makes the trouble of one scenario, holds it, cleans up.
+    /// Run a scenario: make the problem, hold it, clean up.
     Run {
         name: String,
-        /// How long to hold the trouble once it is there.
+        /// How long to hold the problem once it is there.
         #[arg(long, default_value_t = 30)]
         seconds: u64,
-        /// Decides names, cores and counts; drawn if not given.
+        /// Seed for names, cores and counts. [default: random]
         #[arg(long)]
         seed: Option<u64>,
-        /// How many (scenarios that make many of something).
+        /// How many, for scenarios that make many of something.
         #[arg(long)]
         count: Option<u64>,
     },
-    /// Runs all scenarios blind: asks coroner what is wrong, holds its answers against the truth, and says whether they are good enough.
+    /// Run all scenarios blind: ask coroner what is wrong, compare its answers with the truth, and say whether they are good enough.
     ///
-    /// Exit code 0: every bar is reached; 1: below one; 2: usage, or not every run could be made.
+    /// Exit codes: 0 every bar is reached, 1 below a bar, 2 usage error or a run failed.
     Score(Score),
-    /// Removes what earlier runs left whose runner was killed.
+    /// Remove leftovers of runs whose runner was killed.
     Clean,
-    /// Makes the root file system that scenarios with systemd need, if it is not there, and prints where it is.
+    /// Make the root file system that scenarios with systemd need, if it does not exist, and print its path.
     Root,
     /// A crowded node for benchmarks.
     #[command(hide = true)]
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         return exit_code(actor.perform());
     }
     interrupt::listen();
-    // A panic unwinds through the guards; its message is on standard error already.
+    // A panic unwinds through the guards and has already printed its message.
     match catch_unwind(|| perform(command)) {
         Ok(code) => code,
         Err(_) => ExitCode::from(1),
@@ -92,7 +92,7 @@ fn perform(command: Command) -> ExitCode {
         }
         Command::Run { name, seconds, seed, count } => {
             let Some(scenario) = scenarios::find(&name) else {
-                eprintln!("coroner-lab: there is no scenario {name}; see `coroner-lab list`");
+                eprintln!("coroner-lab: no scenario {name}; see `coroner-lab list`");
                 return ExitCode::from(2);
             };
             let seed = seed.unwrap_or_else(any_seed);

@@ -1,11 +1,11 @@
-//! What the scenarios ask the node to verify their trouble: thread times, core times, packet counters.
+//! What scenarios read to verify their problem: thread times, core times, packet counters.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Of /proc/PID/stat, what the lab needs.
+/// The fields of /proc/PID/stat that the lab needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskStat {
     pub parent: u32,
@@ -17,7 +17,7 @@ pub struct TaskStat {
 }
 
 fn parse_stat(text: &str) -> Option<TaskStat> {
-    // The name may hold spaces and brackets: fields count from the last one. Field 3 (state) comes first then.
+    // The name may contain spaces and parentheses, so start after the last `)`, at field 3 (state).
     let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
     let field = |n: usize| fields.get(n - 3).copied();
     Some(TaskStat {
@@ -28,7 +28,7 @@ fn parse_stat(text: &str) -> Option<TaskStat> {
     })
 }
 
-/// `None` if there is no such thread (any more).
+/// `None` if there is no such thread.
 pub fn task_stat(tid: u32) -> Option<TaskStat> {
     parse_stat(&fs::read_to_string(format!("/proc/{tid}/stat")).ok()?)
 }
@@ -40,7 +40,7 @@ pub fn start_time(pid: u32) -> Option<u64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadTimes {
     pub ran_ns: u64,
-    /// Ready to run, but waiting for its core.
+    /// On a run queue.
     pub waited_ns: u64,
 }
 
@@ -102,7 +102,7 @@ fn parse_core_times(text: &str) -> BTreeMap<u32, (u64, u64)> {
     let cores = text.lines().filter_map(|line| {
         let (name, rest) = line.split_once(' ')?;
         let core = name.strip_prefix("cpu")?.parse().ok()?;
-        // user nice system idle iowait irq softirq steal; guest time is part of user already.
+        // user nice system idle iowait irq softirq steal; user already includes guest time.
         let ticks: Vec<u64> = rest.split_ascii_whitespace().take(8).map_while(|t| t.parse().ok()).collect();
         let idle = ticks.get(3)?.saturating_add(*ticks.get(4)?);
         let total = ticks.iter().fold(0u64, |sum, t| sum.saturating_add(*t));
@@ -111,7 +111,7 @@ fn parse_core_times(text: &str) -> BTreeMap<u32, (u64, u64)> {
     cores.collect()
 }
 
-/// Counters of one network device, of the namespace that process `pid` is in.
+/// Counters of one network device in the namespace of process `pid`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
     pub rx_packets: u64,
@@ -142,7 +142,7 @@ pub fn pin(tid: Option<u32>, cores: &[u32]) -> Result<()> {
     ensure!(!cores.is_empty(), "no core left to run on");
     let mut set = CpuSet::new();
     for &core in cores {
-        ensure!((core as usize) < CpuSet::MAX_CPU, "core {core} is beyond what sched_setaffinity takes here");
+        ensure!((core as usize) < CpuSet::MAX_CPU, "core {core} is beyond CpuSet's limit");
         set.set(core as usize);
     }
     let pid = tid.and_then(|t| rustix::process::Pid::from_raw(t as i32));
@@ -151,7 +151,7 @@ pub fn pin(tid: Option<u32>, cores: &[u32]) -> Result<()> {
 
 /// Lets a thread run on every core the system has.
 pub fn pin_anywhere(tid: u32) -> Result<()> {
-    // The kernel keeps those that exist.
+    // The kernel ignores those that do not exist.
     let all: Vec<u32> = (0..CpuSet::MAX_CPU as u32).collect();
     pin(Some(tid), &all)
 }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_is_a_share_of_the_time_between() {
+    fn busy_is_a_share_of_the_elapsed_time() {
         let before =
             CoreTimes(parse_core_times("cpu  9 9 9 9 9\ncpu0 10 0 0 90 0 0 0 0 0 0\ncpu1 0 0 0 100 0 0 0 0 0 0\n"));
         let after =

@@ -1,12 +1,12 @@
-//! Whose a thing is. Everything the lab makes carries the runner's pid and start time in its name, so that leftovers can be told
-//! from what a living run still uses, without any state on disk that could itself be lost.
+//! Everything the lab makes has the runner's PID and start time in its name. That tells leftovers from what a live run still uses,
+//! without state on disk that could itself be lost.
 
 use crate::node;
 use std::path::{Path, PathBuf};
 
 pub const PREFIX: &str = "coroner-lab-";
 
-/// The process that made something, told apart from later processes with the same pid.
+/// The process that made something; the start time tells it from later ones with the same PID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunId {
     pub pid: u32,
@@ -25,7 +25,7 @@ impl RunId {
         format!("{PREFIX}{}-{}-{what}", self.pid, self.start)
     }
 
-    /// Reads the id off a name; `None` if the lab made no such name.
+    /// Parses the id from a name; `None` if it is not a name of the lab's.
     pub fn of_name(name: &str) -> Option<RunId> {
         let mut parts = name.strip_prefix(PREFIX)?.splitn(3, '-');
         Some(RunId { pid: parts.next()?.parse().ok()?, start: parts.next()?.parse().ok()? })
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_tells_its_run() {
+    fn a_name_identifies_its_run() {
         let id = RunId::of_this_process();
         assert_eq!(RunId::of_name(&id.name("zombies-ab12")), Some(id));
         assert!(id.alive());

@@ -1,4 +1,4 @@
-//! One performance of a scenario: what it was asked for, how it waits, what it prints.
+//! One run of a scenario: its parameters, how it waits, what it prints.
 
 use crate::draw::Draw;
 use crate::interrupt;
@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Ends a scenario half-way, after its trouble was made: how the tests prove that the guards clean up.
+/// Fails a scenario after its problem was made: tests use it to prove that the guards clean up.
 pub const FAULT_VARIABLE: &str = "CORONER_LAB_FAULT";
 
-/// How often a scenario that is held looks after its trouble.
+/// How often a held scenario is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub struct Stage {
     pub scenario: &'static str,
     pub seed: u64,
-    /// How long to keep the trouble up.
+    /// How long to hold the problem.
     pub hold_for: Duration,
     pub count: Option<u64>,
     pub draw: Draw,
@@ -29,7 +29,7 @@ impl Stage {
         Stage { scenario, seed, hold_for, count, draw: Draw::new(seed) }
     }
 
-    /// Polls until `look` sees it. An error if it does not within the limit, or on Ctrl-C.
+    /// Polls until `look` returns something. An error after the limit, or on Ctrl-C.
     pub fn until<T>(&self, what: &str, limit: Duration, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
         let end = Instant::now() + limit;
         loop {
@@ -40,13 +40,13 @@ impl Stage {
                 bail!("interrupted while waiting until {what}");
             }
             if Instant::now() > end {
-                bail!("waited {} s, but it is still not so that {what}", limit.as_secs());
+                bail!("gave up after {} s waiting until {what}", limit.as_secs());
             }
             interrupt::pause(Duration::from_millis(10));
         }
     }
 
-    /// Says that the trouble is there.
+    /// Prints that the problem is there.
     pub fn ready(&self, truth: &Truth) -> Result<()> {
         match std::env::var(FAULT_VARIABLE).as_deref() {
             Ok("error") => bail!("told to fail by {FAULT_VARIABLE}"),
@@ -56,7 +56,7 @@ impl Stage {
         say(&json!({"scenario": self.scenario, "ready": true, "seed": self.seed, "truth": truth}))
     }
 
-    /// Keeps the trouble up, looking now and then whether it still is; Ctrl-C ends it early.
+    /// Holds the problem and checks regularly that it is still there; Ctrl-C ends it early.
     pub fn hold(&self, mut check: impl FnMut() -> Result<()>) -> Result<()> {
         let end = Instant::now() + self.hold_for;
         while !interrupt::requested() {
@@ -77,7 +77,7 @@ impl Stage {
     }
 }
 
-/// One line of JSON on standard output, at once.
+/// Prints one line of JSON and flushes it.
 pub fn say(line: &Value) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to standard output")

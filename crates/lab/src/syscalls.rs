@@ -1,4 +1,4 @@
-//! The few calls that need `unsafe`, each with its argument.
+//! The few calls that need `unsafe`, each with its safety argument.
 
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -13,7 +13,7 @@ pub fn die_with_parent(command: &mut Command) {
     let parent = getpid();
     let arm = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have died before the line above; the signal would then never come.
+        // If the parent died before the line above, the signal never comes.
         if getppid() == Some(parent) { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
     };
     // SAFETY: the closure runs between fork and exec and makes two plain system calls; it neither allocates nor locks
@@ -21,10 +21,10 @@ pub fn die_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(arm) };
 }
 
-/// Calls `handler` on SIGINT, SIGTERM and SIGHUP. It must be async-signal-safe: store to an atomic, nothing else.
+/// Calls `handler` on SIGINT, SIGTERM and SIGHUP. It must be async-signal-safe: only store to an atomic.
 pub fn handle_end_signals(handler: extern "C" fn(libc::c_int)) {
     for signal in END_SIGNALS {
-        // SAFETY: the handler is a plain function that lives as long as the program. No SA_RESTART: a sleep shall end early.
+        // SAFETY: the handler is a plain function that lives as long as the program. No SA_RESTART: a sleep must end early.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as *const () as usize;
@@ -43,27 +43,27 @@ pub fn become_fifo(priority: i32) -> io::Result<()> {
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// The ordinary class for a thread; fine if it is gone.
+/// Gives a thread the ordinary class; no error if it is gone.
 pub fn become_ordinary(tid: u32) {
     let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: `param` outlives the call, which only reads it.
     unsafe { libc::sched_setscheduler(tid as libc::pid_t, libc::SCHED_OTHER, &param) };
 }
 
-/// A mount namespace of its own for the calling thread (of a process with one thread).
+/// Gives the calling thread, the only one of its process, its own mount namespace.
 pub fn unshare_mounts() -> io::Result<()> {
     // SAFETY: only unsharing the descriptor table (FILES) can confuse other threads; this does not.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(io::Error::from)
 }
 
-/// A network namespace of its own for the calling thread.
+/// Gives the calling thread its own network namespace.
 pub fn unshare_network() -> io::Result<()> {
     // SAFETY: as above.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)
 }
 
-/// A file mapped for reading. Its pages stay when somebody drops the page cache: the kernel spares what is mapped
-/// (mm/truncate.c, mapping_evict_folio). Reclaim does not: see `hold_pages`.
+/// A file mapped for reading. Dropping the page cache spares mapped pages (mm/truncate.c, mapping_evict_folio); reclaim does
+/// not: see `hold_pages`.
 #[derive(Debug)]
 pub struct Mapping {
     address: *mut libc::c_void,
@@ -81,14 +81,14 @@ impl Mapping {
     /// How many of its pages are in memory.
     pub fn resident(&self) -> io::Result<usize> {
         let mut pages = vec![0u8; self.bytes.div_ceil(rustix::param::page_size())];
-        // SAFETY: the range is our mapping; mincore writes one byte for each page of it, and so many there are.
+        // SAFETY: the range is our mapping; mincore writes one byte per page of it, and `pages` has that many.
         if unsafe { libc::mincore(self.address, self.bytes, pages.as_mut_ptr()) } != 0 {
             return Err(last_error());
         }
         Ok(pages.iter().filter(|&&p| p & 1 != 0).count())
     }
 
-    /// How many of its pages lie on each NUMA node; only those that were touched.
+    /// How many of its touched pages are on each NUMA node.
     pub fn nodes(&self) -> io::Result<BTreeMap<i32, u64>> {
         let offsets = (0..self.bytes).step_by(rustix::param::page_size());
         // SAFETY: within the mapping.
@@ -100,8 +100,8 @@ impl Mapping {
         Ok(nodes)
     }
 
-    /// Keeps every page in memory until the pipes are dropped, also from one who pages out what looks cold (DAMON). A page in a
-    /// pipe has one more user, so reclaim puts it back on the list it was on; mlock would move it to another list.
+    /// Keeps every page in memory until the pipes are dropped, even if somebody pages out cold memory (DAMON). A page in a pipe
+    /// has one more reference, so reclaim puts it back on its list; mlock would move it to another list.
     pub fn hold_pages(&self) -> io::Result<Vec<(PipeReader, PipeWriter)>> {
         let mut held = Vec::new();
         let mut at = 0;
@@ -144,7 +144,7 @@ impl Drop for Mapping {
     }
 }
 
-/// move_pages(2) of this process. Without nodes it moves nothing and tells where each page is.
+/// move_pages(2) of this process. Without nodes it moves nothing and returns where each page is.
 fn move_pages(pages: &[*mut libc::c_void], nodes: *const libc::c_int) -> io::Result<Vec<libc::c_int>> {
     let mut status = vec![0; pages.len()];
     // SAFETY: the kernel only looks at the addresses in `pages`; it reads as many of them as told, and writes as many statuses.
@@ -154,8 +154,8 @@ fn move_pages(pages: &[*mut libc::c_void], nodes: *const libc::c_int) -> io::Res
     if done < 0 { Err(last_error()) } else { Ok(status) }
 }
 
-/// Puts pages that wait in per-CPU batches onto their LRU lists: move_pages does so first of all (mm/migrate.c, do_pages_move),
-/// even if it has nothing to move.
+/// Moves pages from per-CPU batches onto their LRU lists: move_pages does so first (mm/migrate.c, do_pages_move), even with
+/// nothing to move.
 pub fn drain_lru_batches() -> io::Result<()> {
     move_pages(&[], &0).map(drop)
 }
@@ -194,7 +194,7 @@ pub fn set_offload(socket: BorrowedFd<'_>, device: &str, offload: Offload, on: b
     if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) } == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Lets the kernel cut what one call sends into datagrams of `bytes` each.
+/// Makes the kernel split each send into datagrams of `bytes`.
 pub fn segment_datagrams(socket: impl AsFd, bytes: i32) -> io::Result<()> {
     // linux/udp.h
     const UDP_SEGMENT: libc::c_int = 103;

@@ -9,10 +9,10 @@ pub struct Truth {
     pub expect: Vec<Expected>,
     /// Codes that must not be found at all.
     pub forbid: Vec<String>,
-    /// Nothing worse than this may be found; absent where trouble is expected.
+    /// Nothing worse than this may be found; absent if a problem is expected.
     pub max_severity: Option<String>,
-    /// The verdicts that there must be; if the list is empty, none may be given. Absent in truths that were told before there were
-    /// verdicts: then they are not judged.
+    /// The expected verdicts; if the list is empty, there must be none. Absent in truths from before there were verdicts: then they
+    /// are not judged.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub verdicts: Option<Vec<ExpectedVerdict>>,
     /// What the scenario made: core, pid, comm, cgroup, count, device …
@@ -27,7 +27,7 @@ pub struct Expected {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub subject: Option<Subject>,
     pub severity_at_least: String,
-    /// Whose fault it is, as title, detail or evidence must name it: `spin-ab12[4711]`.
+    /// The culprit that title, detail or evidence must name: `spin-ab12[4711]`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub culprit: Option<String>,
 }
@@ -38,24 +38,24 @@ pub struct Subject {
     pub name: String,
 }
 
-/// One independent problem: its root cause, whose fault it is, and what followed.
+/// One independent problem: its root cause, the culprit, and what followed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExpectedVerdict {
     /// The code of the root cause.
     pub root_cause: String,
-    /// Codes that are as right.
+    /// Codes that are equally right.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub or: Vec<String>,
     /// Absent: any subject.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub subject: Option<Subject>,
-    /// As the root cause's subject or title, or the verdict's remedy, must name it.
+    /// The culprit that the root cause's subject or title, or `because`, must name.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub culprit: Option<String>,
     /// Codes that must follow from it in its chain, in any order.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub chain: Vec<String>,
-    /// Rests on names of the dead: not asked for where BPF is not allowed.
+    /// Depends on names of dead cgroups: not expected without BPF.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub needs_bpf: bool,
 }
@@ -72,7 +72,7 @@ impl ExpectedVerdict {
         }
     }
 
-    /// Whether this is the code of the root cause, or as right.
+    /// Whether this is the code of the root cause, or equally right.
     pub fn is(&self, code: &str) -> bool {
         self.root_cause == code || self.or.iter().any(|or| or == code)
     }
@@ -153,7 +153,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn facts_stand_beside_what_is_expected() {
+    fn facts_are_flattened_beside_expectations() {
         let truth = Truth::new(json!({"core": 1, "comm": "spin-ab12"}))
             .expect(Expected::new("core-saturated").about("core", "1").by("spin-ab12[7]"))
             .verdict(ExpectedVerdict::new("core-monopolised").by("spin-ab12[7]").then("core-saturated"))

@@ -1,4 +1,4 @@
-//! The guards by themselves, as host tests of other crates use them.
+//! The guards, as host tests of other crates use them.
 
 use coroner_lab::guard::Visit;
 use coroner_lab::{Cgroup, Child, Hierarchy, HostLock, Netns, TmpfsMount, actors, node, skip};
@@ -12,10 +12,10 @@ fn sleeper() -> Child {
 }
 
 #[test]
-fn a_cgroup_goes_with_its_children_and_members_on_every_hierarchy() {
+fn a_cgroup_is_removed_with_its_children_and_members_on_every_hierarchy() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     for hierarchy in Hierarchy::all().unwrap() {
-        // A new v1 cpuset takes no members until it has cores.
+        // Nobody can join a new v1 cpuset until it has cores.
         if hierarchy.controllers.iter().any(|c| c == "cpuset") && hierarchy.version == 1 {
             continue;
         }
@@ -34,7 +34,7 @@ fn a_cgroup_goes_with_its_children_and_members_on_every_hierarchy() {
 }
 
 #[test]
-fn a_visit_ends_at_home() {
+fn a_visit_returns_home() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let hierarchy =
         Hierarchy::all().unwrap().into_iter().find(|h| !h.controllers.iter().any(|c| c == "cpuset")).unwrap();
@@ -71,19 +71,19 @@ fn a_panic_drops_everything() {
 }
 
 #[test]
-fn a_network_namespace_is_another_one() {
+fn a_network_namespace_is_new() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let netns = Netns::create("other").unwrap();
     let own = fs::metadata("/proc/self/ns/net").unwrap();
     let other = fs::metadata(netns.path()).unwrap();
     use std::os::unix::fs::MetadataExt;
     assert_ne!(own.ino(), other.ino());
-    // The test's own thread stayed where it was.
+    // The test's own thread did not move.
     assert_eq!(own.ino(), fs::metadata("/proc/thread-self/ns/net").unwrap().ino());
 }
 
 #[test]
-fn a_child_dies_even_if_another_real_time_thread_has_its_core() {
+fn a_child_dies_even_if_a_real_time_thread_has_its_core() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let cores = node::allowed_cores().unwrap();
     if cores.len() < 2 {
@@ -94,7 +94,7 @@ fn a_child_dies_even_if_another_real_time_thread_has_its_core() {
         let mut command = actors::command("spin");
         Child::spawn(comm, command.args(["--comm", comm, "--cores", &core.to_string(), "--fifo", priority])).unwrap()
     };
-    // Nobody of this test shall be on that core.
+    // Keep this test off that core.
     node::pin(None, &cores[..cores.len() - 1]).unwrap();
     let wanting = spin("lab-wanting", "50");
     let is_fifo = |child: &Child| node::task_stat(child.pid()).is_some_and(|s| s.policy == 1);
@@ -103,7 +103,7 @@ fn a_child_dies_even_if_another_real_time_thread_has_its_core() {
     eventually("the second one owns the core", || {
         is_fifo(&owner) && node::thread_times(owner.pid()).unwrap().ran_ns > 50_000_000
     });
-    // The guard gives up on those that do not die; they would still be there.
+    // The guard gives up on a process that does not die; it would still be there.
     let pid = wanting.pid();
     drop(wanting);
     assert_eq!(node::start_time(pid), None);
@@ -113,7 +113,7 @@ fn a_child_dies_even_if_another_real_time_thread_has_its_core() {
 fn eventually(what: &str, mut look: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(120);
     while !look() {
-        assert!(Instant::now() < limit, "it did not come that {what}");
+        assert!(Instant::now() < limit, "gave up waiting until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

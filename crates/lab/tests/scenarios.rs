@@ -1,4 +1,4 @@
-//! Every scenario for real: its trouble is there when it says so, and nothing of it is there afterwards, whichever way it ends.
+//! Every scenario for real: its problem is there when it says so, and nothing is left afterwards, however it ends.
 
 use coroner_diagnosis::Code;
 use coroner_lab::leftovers::{self, Leftover};
@@ -35,16 +35,16 @@ fn root_is_built() -> bool {
     systemd_root::location().is_ok_and(|root| systemd_root::is_built(&root))
 }
 
-/// Those that make tens of thousands of something do with fewer here: enough to verify, quick to make four times.
+/// Smaller counts for scenarios that make tens of thousands of something, to be quick.
 fn fewer(scenario: &Scenario) -> &'static [&'static str] {
     match scenario.name {
-        // Not the-incident: one pass over its dead must be longer than a driver waits.
+        // Not the-incident: one pass over its dead cgroups must outlast the driver's timeout.
         "zombie-reclaim" => &["--count", "3000"],
         _ => &[],
     }
 }
 
-/// A run of the lab, with all that it left to be found by.
+/// A run of the lab, marked so that its processes can be found.
 struct Run {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -69,7 +69,7 @@ impl Run {
         (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line}: {e}")))
     }
 
-    /// The ready line, or a failure with what it said instead.
+    /// The ready line; panics with what it said instead.
     fn ready(&mut self) -> Value {
         match self.line() {
             Some(line) if line["ready"] == true => line,
@@ -91,7 +91,7 @@ impl Run {
         self.child.wait().unwrap()
     }
 
-    /// What of this run is on the node now: cgroups, namespaces, mounts, processes.
+    /// What is on the node now from this run: cgroups, namespaces, mounts, processes.
     fn traces(&self) -> Vec<String> {
         let pid = self.child.id();
         let ours = |l: &Leftover| l.run().is_some_and(|run| run.pid == pid);
@@ -116,7 +116,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // Only when a test failed: in order, so that it cleans up.
+        // Only if a test failed: SIGTERM, so that it cleans up.
         if matches!(self.child.try_wait(), Ok(None)) {
             self.signal(Signal::TERM);
             let _ = self.child.wait();
@@ -132,15 +132,15 @@ fn has_environment(pid: u32, mark: &str) -> bool {
 fn eventually(what: &str, mut look: impl FnMut() -> Result<(), String>) {
     let limit = Instant::now() + Duration::from_secs(120);
     while let Err(why) = look() {
-        assert!(Instant::now() < limit, "it did not come that {what}: {why}");
+        assert!(Instant::now() < limit, "gave up waiting until {what}: {why}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// What a scenario must not touch outside of what it made: the device nodes everybody uses, the kernel's settings.
+/// What a scenario must not change: shared device nodes and kernel settings.
 fn shared_state() -> Vec<String> {
     use std::os::unix::fs::MetadataExt;
-    // Others may plug in a disk meanwhile.
+    // Only these: a disk may be plugged in meanwhile.
     let devices = ["null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "kmsg"];
     let devices = devices.into_iter().filter_map(|name| {
         let m = fs::metadata(format!("/dev/{name}")).ok()?;
@@ -160,9 +160,9 @@ fn shared_state() -> Vec<String> {
     state
 }
 
-/// Every other one ends by itself, the others by Ctrl-C: what holds the trouble is the same for all of them.
+/// Every other scenario ends by itself, the rest by Ctrl-C: they all share the code that holds the problem.
 #[test]
-fn every_scenario_makes_its_trouble_and_leaves_nothing_behind() {
+fn every_scenario_makes_its_problem_and_leaves_nothing_behind() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     for (i, scenario) in possible().into_iter().enumerate() {
         let shared = shared_state();
@@ -194,7 +194,7 @@ fn every_scenario_makes_its_trouble_and_leaves_nothing_behind() {
     }
 }
 
-/// Looks for itself whether the trouble is what the truth says.
+/// Checks independently that the problem is what the truth says.
 fn assert_truth_is_true(scenario: &str, truth: &Value) {
     let pid = || truth["pid"].as_u64().unwrap() as u32;
     let stat = || node::task_stat(pid()).unwrap();
@@ -314,12 +314,12 @@ fn assert_truth_is_true(scenario: &str, truth: &Value) {
     }
 }
 
-/// A path in the file system of a systemd that the scenario booted.
+/// A path in the root directory of the scenario's systemd.
 fn in_root(truth: &Value, path: &str) -> std::path::PathBuf {
     std::path::Path::new(truth["root"].as_str().unwrap()).join(path)
 }
 
-/// The numbers of one second; loose, for the node may be busy with other things.
+/// The numbers of one second, with loose bounds because the node may be busy.
 fn assert_measured(scenario: &str, measured: &Value) {
     let number = |name: &str| measured[name].as_u64().unwrap_or_else(|| panic!("{scenario}: no {name} in {measured}"));
     match scenario {
@@ -331,7 +331,7 @@ fn assert_measured(scenario: &str, measured: &Value) {
         "zombie-reclaim" => assert!(number("pinned") >= 3000 && number("walker_system_ms") >= 10, "{measured}"),
         "the-incident" => {
             assert!(number("walker_system_ms") >= 10 && number("restarts") >= 1, "{measured}");
-            // The kernel counts a wait when it is over: one that lasts shows in what was not received.
+            // The kernel counts a wait only when it is over: an ongoing one shows as packets not received.
             assert!(number("packets_dropped") > number("packets_received"), "{measured}");
         }
         "memory-limit-reclaim" => assert!(number("limit_hits") >= 10 && number("kills") == 0, "{measured}"),
@@ -345,7 +345,7 @@ fn assert_measured(scenario: &str, measured: &Value) {
             assert!(number("napi_waited_ms") >= 100, "{measured}");
         }
         "ksoftirqd-starved" => {
-            // A wait that goes on is not counted yet; that there was one is what made it ready.
+            // An ongoing wait is not counted yet; there was one, or it would not be ready.
             assert!(number("packets_dropped") > 0, "{measured}");
         }
         "softirq-storm" => assert!(number("softirq_percent") >= 50 && number("packets_received") > 0, "{measured}"),
@@ -386,7 +386,7 @@ fn ctrl_c_before_it_is_ready_cleans_up_too() {
     run.signal(Signal::TERM);
     assert_eq!(run.end().code(), Some(1));
     assert!(run.complaint().contains("interrupted"), "it says why");
-    assert!(run.line().is_none(), "it never was ready");
+    assert!(run.line().is_none(), "it was never ready");
     run.assert_nothing_left("a signal half-way");
 }
 
@@ -419,7 +419,7 @@ fn after_sigkill_the_children_die_and_clean_removes_the_rest() {
     for scenario in possible().into_iter().filter(|s| names.contains(&s.name)) {
         let mut run = Run::start(&["run", scenario.name, "--seconds", "600"], None);
         run.ready();
-        // While the runner lives, nobody takes its things away.
+        // While the runner lives, clean removes nothing of it.
         let before = leftovers_of(&run);
         assert!(!before.is_empty());
         assert!(Command::new(BINARY).arg("clean").status().unwrap().success());
@@ -452,12 +452,12 @@ fn other_tests_can_hold_a_scenario() {
     let dropped = LiveScenario::start("one-busy-thread", &["--seconds", "600"]).unwrap();
     let pid = dropped.truth.facts["pid"].as_u64().unwrap() as u32;
     drop(dropped);
-    assert_eq!(node::start_time(pid), None, "the spinner went with it");
+    assert_eq!(node::start_time(pid), None, "the spinner is still there");
     assert!(LiveScenario::start("no-such", &[]).is_err());
 }
 
 #[test]
-fn a_crowd_is_real_and_goes_home() {
+fn a_crowd_is_real_and_cleans_up() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let mut run =
         Run::start(&["crowd", "--processes", "60", "--cgroups", "450", "--threads", "3", "--seed", "9"], None);
@@ -502,7 +502,7 @@ fn a_crowd_dies_with_its_runner() {
 }
 
 #[test]
-fn the_seed_decides() {
+fn the_seed_determines_the_run() {
     let _lock = HostLock::take().unwrap();
     let draw = |seed: &str| {
         let out =
@@ -540,11 +540,11 @@ fn without_root_it_says_so() {
         skip("needs root to become someone else");
         return;
     }
-    // Where everybody may go: the checkout may lie in somebody's home.
+    // In a public place: the checkout may be in a private home.
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let binary = dir.path().join("coroner-lab");
-    // By another process: a child that some other thread starts meanwhile would have it open for writing, and then it cannot be run.
+    // Copied by another process: a child that another thread forks meanwhile would inherit our write fd, and exec would fail (ETXTBSY).
     assert!(Command::new("cp").arg(BINARY).arg(&binary).status().unwrap().success());
     let nobody = |args: &[&str]| Command::new(&binary).args(args).uid(65534).gid(65534).output();
     match nobody(&["run", "idle", "--seconds", "0"]) {

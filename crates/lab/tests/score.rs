@@ -1,4 +1,4 @@
-//! `coroner-lab score` as a program, with a coroner of our own that always says the same.
+//! The program `coroner-lab score`, with a fake coroner that always gives the same answer.
 
 use coroner_lab::{leftovers, node};
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,13 +10,13 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One of these tests keeps the machine busy, and the others would wait for it to become idle.
+/// One of these tests keeps the machine busy; the others would wait for it to become idle.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A directory with a program that answers as coroner does; gone with the test.
+/// A directory with a fake coroner; removed on drop.
 struct Fake {
     dir: PathBuf,
 }
@@ -100,11 +100,10 @@ fn a_warning_in_a_control_is_below_the_bar_and_is_kept() {
     );
     assert_eq!(score["runs"].as_array().unwrap().len(), 2);
     let held: Vec<Option<bool>> = score["bars"].as_array().unwrap().iter().map(|bar| bar["pass"].as_bool()).collect();
-    // Nothing was asked for, so that there is no root cause to be right about.
     assert_eq!(
         held,
         [None, Some(false), Some(false), Some(true)],
-        "a control has no culprit, so that any that is proven is wrong"
+        "a control has no root cause, so any proven culprit is wrong"
     );
     let stem = format!("one-busy-thread-{}", score["runs"][0]["seed"]);
     let kept = |what: &str| -> Value {
@@ -114,7 +113,7 @@ fn a_warning_in_a_control_is_below_the_bar_and_is_kept() {
     assert!(kept("truth")["truth"]["comm"].as_str().unwrap().starts_with("train-"));
 }
 
-/// Keeps every core busy with what nobody else minds; ends with the test.
+/// Keeps every core busy at nice 19; ended on drop.
 struct Others(Vec<Child>);
 
 impl Others {
@@ -135,7 +134,7 @@ impl Drop for Others {
 }
 
 #[test]
-fn a_machine_that_others_keep_busy_is_told_and_excuses_nothing() {
+fn a_busy_machine_is_reported_but_excuses_nothing() {
     let _turn = turn();
     let fake = Fake::new("busy", "", &alarmed(), 1);
     let _others = Others::start();
@@ -152,7 +151,7 @@ fn a_machine_that_others_keep_busy_is_told_and_excuses_nothing() {
 }
 
 #[test]
-fn what_cannot_be_run_is_not_called_reached() {
+fn a_failed_run_does_not_reach_the_bars() {
     let _turn = turn();
     let fails = Fake::new("fails", "", &quiet(), 2);
     let out = fails.score(&[]);
@@ -172,7 +171,7 @@ fn what_cannot_be_run_is_not_called_reached() {
 #[test]
 fn ctrl_c_ends_coroner_and_the_scenario() {
     let _turn = turn();
-    // The look before the scenario answers at once; the diagnosis never ends.
+    // The diagnosis before the scenario answers at once; the one during it never ends.
     let hang = "case \"$*\" in *500ms*) ;; *) touch $(dirname $0)/hangs; exec sleep 600 ;; esac";
     let fake = Fake::new("hangs", hang, &quiet(), 0);
     let mut score = fake.command(&[]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -194,7 +193,7 @@ fn wait_for(file: &Path, score: &mut Child) {
     }
 }
 
-/// The scenario's runner, and the coroner that hangs.
+/// The scenario's runner, and the hanging coroner.
 fn children(score: &Child) -> (u32, u32) {
     let children = node::children_of(score.id());
     let (lab, other): (Vec<u32>, Vec<u32>) =

@@ -1,7 +1,7 @@
 //! What a watch without an end costs: `endless SECONDS [SECONDS_BETWEEN_TELLINGS]`. One line a telling, and one for each thread.
 
 use coroner_probes::Root;
-use coroner_probes::watch::{Options, Watch};
+use coroner_probes::watch::{Watch, WatchOptions};
 use std::time::{Duration, Instant};
 
 fn main() {
@@ -9,7 +9,7 @@ fn main() {
     let seconds = arguments.next().unwrap_or(20);
     let telling = Duration::from_secs(arguments.next().unwrap_or(600));
     let begun = Instant::now();
-    let mut watch = Watch::start_endless(Root::live(), Options { kernel_work: false, ..Options::default() });
+    let mut watch = Watch::start_endless(Root::live(), WatchOptions { kernel_work: false, ..WatchOptions::default() });
     let rows = watch.next_turn().map_or(0, |first| rows(&first));
     println!("first look: {:?}, {rows} rows; {}", begun.elapsed(), memory());
     // The first seconds also wait for what other threads read at first.

@@ -1,14 +1,14 @@
-//! The files that agents need: is one there, does it say anything, which keys are set in it?
+//! The files that agents need: does one exist, is it empty, which keys does it set?
 //!
 //! Values are never kept: they may be secrets.
 
 use coroner_evidence::{FileAnswer, FileFormat, FileQuestion, FileState, glob_matches};
 
-use crate::tree::{Kind, Tree, is_absent};
+use crate::tree::{FileKind, Tree, is_absent};
 
 const MAX_FILE: u64 = 4 << 20;
 
-/// Files that a pattern may lead to; the first that fits is taken.
+/// The most files that a pattern may match.
 const MAX_MATCHES: usize = 100;
 
 pub fn answer(tree: &Tree, questions: &[FileQuestion]) -> Vec<FileAnswer> {
@@ -26,7 +26,7 @@ fn look(tree: &Tree, question: &FileQuestion) -> FileState {
     best
 }
 
-/// Of several files the one that says most.
+/// Of several files the most informative one wins.
 fn rank(state: &FileState) -> usize {
     match state {
         FileState::Missing => 0,
@@ -43,8 +43,8 @@ fn look_at(tree: &Tree, path: &str, question: &FileQuestion) -> FileState {
         Err(e) => return FileState::Unseen { why: format!("{path}: {e}") },
     };
     let present = |keys_set| FileState::Present { path: path.to_owned(), keys_set };
-    if place.kind != Kind::File {
-        // A directory, or a device or socket that hardware or a service brings.
+    if place.kind != FileKind::File {
+        // A directory, or a device or socket created by hardware or a service.
         return present(Vec::new());
     }
     if question.format == FileFormat::Any && place.bytes > MAX_FILE {
@@ -61,7 +61,7 @@ fn look_at(tree: &Tree, path: &str, question: &FileQuestion) -> FileState {
         FileFormat::Lines => content_lines(&text).next().is_some(),
     };
     if !has_content {
-        // The kernel's files have no size and may well be empty.
+        // Kernel files have no size and may legitimately be empty.
         return match path.starts_with("/sys/") || path.starts_with("/proc/") {
             true => present(Vec::new()),
             false => FileState::Empty { path: path.to_owned() },
@@ -72,7 +72,7 @@ fn look_at(tree: &Tree, path: &str, question: &FileQuestion) -> FileState {
         FileFormat::Lines => Box::new(|key| content_lines(&text).any(|line| sets(line, key))),
         FileFormat::Json => {
             let Ok(json) = serde_json::from_str::<serde_json::Value>(&text) else {
-                return FileState::Unseen { why: format!("{path}: this is not JSON") };
+                return FileState::Unseen { why: format!("{path}: not valid JSON") };
             };
             Box::new(move |key| {
                 let mut value = Some(&json);
@@ -90,7 +90,7 @@ fn content_lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with(['#', ';']) && !l.starts_with("//"))
 }
 
-/// Whether the line gives the key a value.
+/// Whether the line sets the key.
 fn sets(line: &str, key: &str) -> bool {
     let line = line.strip_prefix("export ").unwrap_or(line).trim_start();
     let Some(rest) = line.strip_prefix(key) else { return false };
@@ -102,7 +102,7 @@ fn sets(line: &str, key: &str) -> bool {
     !value.trim_matches(['"', '\'']).trim().is_empty()
 }
 
-/// Paths of the tree that a pattern covers, component by component.
+/// Paths in the tree that match a pattern, component by component.
 fn expand(tree: &Tree, pattern: &str) -> Vec<String> {
     let mut paths = vec![String::new()];
     for component in pattern.split('/').filter(|c| !c.is_empty()) {

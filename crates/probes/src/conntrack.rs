@@ -1,4 +1,4 @@
-//! How full the table of tracked connections is (/proc/sys/net/netfilter).
+//! How full the connection tracking table is (/proc/sys/net/netfilter).
 
 use coroner_evidence::{Evidence, Source, Time, probe};
 
@@ -7,9 +7,9 @@ use crate::root::{ParseError, Root};
 
 const NAMES: [&str; 2] = ["nf_conntrack_count", "nf_conntrack_max"];
 
-/// Reads count and limit. No such files: connection tracking is not loaded, so its table cannot be full, and nothing is noted.
+/// Reads count and limit. Without these files connection tracking is not loaded and its table cannot be full: nothing is noted.
 ///
-/// Both are of the network namespace that we are in; the limit is shared by all of them.
+/// The count is that of our own network namespace; the limit is shared by all namespaces.
 #[derive(Debug)]
 pub struct ConntrackReader {
     files: [CounterFile; 2],
@@ -37,7 +37,7 @@ impl ConntrackReader {
                 Ok(Err(error)) => (format!("{absolute}: {error}"), "please report this file"),
                 Err(error) => (error.to_string(), how_to_read(&error)),
             };
-            evidence.unseen(probe::CONNTRACK, "how full the table of tracked connections is", why, how);
+            evidence.unseen(probe::CONNTRACK, "how full the connection tracking table is", why, how);
         }
     }
 }
@@ -53,7 +53,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reads_count_and_limit_and_is_silent_without_the_module() {
+    fn reads_count_and_limit_and_notes_nothing_without_the_module() {
         let dir = tempfile::tempdir().unwrap();
         let mut reader = ConntrackReader::new(&Root::at(dir.path()));
         let mut evidence = Evidence::default();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_said() {
+    fn a_malformed_file_is_noted() {
         let dir = tempfile::tempdir().unwrap();
         let netfilter = dir.path().join("proc/sys/net/netfilter");
         std::fs::create_dir_all(&netfilter).unwrap();

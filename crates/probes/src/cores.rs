@@ -11,12 +11,12 @@ const SCHEDSTAT: &str = "/proc/schedstat";
 
 /// Reads /proc/stat; meant for ten looks a second.
 ///
-/// The kernel makes the whole file for the first byte of it (fs/proc/stat.c is one `show`), so a shorter read would save
-/// nothing; parsing stops after the lines of the cores.
+/// The kernel generates the whole file for its first byte (fs/proc/stat.c is one `show`), so a shorter read would save nothing;
+/// parsing stops after the core lines.
 #[derive(Debug)]
 pub struct CoreTimeReader {
     file: CounterFile,
-    /// How many cores to expect.
+    /// Expected number of cores.
     cores: usize,
 }
 
@@ -42,7 +42,7 @@ impl CoreTimeReader {
     }
 }
 
-/// The cores of /proc/stat, and the first line of a core that could not be understood. Offline cores have no line.
+/// The cores of /proc/stat, and the first core line that could not be parsed. Offline cores have no line.
 pub fn parse_stat(text: &[u8], expected_cores: usize) -> (Vec<CoreTicks>, Option<ParseError>) {
     let mut cores = Vec::with_capacity(expected_cores.min(MAX_CORES));
     let mut bad = None;
@@ -65,7 +65,7 @@ pub fn parse_stat(text: &[u8], expected_cores: usize) -> (Vec<CoreTicks>, Option
     }
     if cores.is_empty() && bad.is_none() {
         let line = if seen_total { 2 } else { 1 };
-        bad = Some(ParseError::new(line, "a line of a core, such as cpu0"));
+        bad = Some(ParseError::new(line, "a core line such as cpu0"));
     }
     (cores, bad)
 }
@@ -86,8 +86,8 @@ fn core_ticks(line: &[u8]) -> Option<CoreTicks> {
     })
 }
 
-/// Reads /proc/schedstat. Its absence (CONFIG_SCHEDSTATS off) is common and not noted as unseen: the threads' own schedstat
-/// tells the same.
+/// Reads /proc/schedstat. Its absence (CONFIG_SCHEDSTATS off) is common and not noted as unseen: the schedstat of each thread
+/// has the same information.
 #[derive(Debug)]
 pub struct SchedstatReader {
     file: CounterFile,
@@ -118,15 +118,15 @@ impl SchedstatReader {
             }
             Err(error) => evidence.unseen(
                 probe::RUN_QUEUE,
-                "how long threads wait for each core, as the cores count it",
+                "how long threads wait for each core",
                 format!("{SCHEDSTAT}: {error}"),
-                "please report this file; the threads' own waits are read meanwhile",
+                "please report this file; waits are still read per thread",
             ),
         }
     }
 }
 
-/// What a core's run queue says: all in nanoseconds since boot, but for `slices`.
+/// The run queue counters of a core: nanoseconds since boot, except `slices`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoreQueue {
     pub core: u32,
@@ -135,8 +135,7 @@ pub struct CoreQueue {
     pub slices: u64,
 }
 
-/// Versions 15 to 17 differ only in the lines of the domains (Documentation/scheduler/sched-stats.rst); earlier kernels are
-/// older than cgroup v2.
+/// Versions 15 to 17 differ only in the domain lines (Documentation/scheduler/sched-stats.rst); earlier versions predate cgroup v2.
 pub fn parse_schedstat(text: &[u8]) -> Result<Vec<CoreQueue>, ParseError> {
     let mut lines = lines(text);
     let version = lines.next().and_then(|(_, line)| {

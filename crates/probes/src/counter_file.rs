@@ -1,4 +1,4 @@
-//! Files of the kernel that hold counters: kept open, read as bytes, and written down only where they moved.
+//! Kernel files with counters: kept open, read as bytes, and recorded only when they change.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use coroner_evidence::{Evidence, Source, Time};
 
 use crate::root::{ReadError, ReusedFile, Root};
 
-/// A file that is read again and again, and that may appear only later (a module is loaded, a mount appears).
+/// A file that is read repeatedly and may appear later (a module is loaded, a file system mounted).
 #[derive(Debug)]
 pub(crate) struct CounterFile {
     root: Root,
@@ -32,18 +32,18 @@ impl CounterFile {
     }
 }
 
-/// How an unreadable file can be read.
+/// How to make an unreadable file readable.
 pub(crate) fn how_to_read(error: &ReadError) -> &'static str {
     if error.is_denied() {
         "run as root"
     } else if error.is_not_found() {
-        "run where /proc is mounted and whole (in a container: with the node's /proc)"
+        "run where /proc is mounted and complete (in a container: the node's /proc)"
     } else {
-        "look at the file; please report it if it looks sound"
+        "check the file; if it looks fine, please report this"
     }
 }
 
-/// One line, taken apart from the left.
+/// One line, parsed from the left.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Words<'a>(pub &'a [u8]);
 
@@ -62,7 +62,7 @@ impl<'a> Words<'a> {
         (!word.is_empty()).then_some(word)
     }
 
-    /// The next word as a decimal number; `None`, with nothing taken, if it is not one.
+    /// The next word as a decimal number; `None`, without advancing, if it is not one.
     pub fn number(&mut self) -> Option<u64> {
         let mut ahead = *self;
         let value = decimal(ahead.word()?)?;
@@ -103,7 +103,7 @@ fn hexadecimal(word: &[u8]) -> Option<u64> {
     })
 }
 
-/// The lines of a text with their numbers from 1, empty ones left out.
+/// The nonempty lines of a text, numbered from 1.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     text.split(|&b| b == b'\n').enumerate().map(|(i, line)| (i + 1, line)).filter(|(_, line)| !line.is_empty())
 }
@@ -114,10 +114,10 @@ pub(crate) fn core_number(word: &[u8]) -> Option<u32> {
     u32::try_from(decimal(digits)?).ok()
 }
 
-/// The last value of each series of one source, so that only what moved is written down again.
+/// The last value of each series of one source, so that only changes are recorded.
 ///
-/// Kernel files keep their order from one look to the next. So a series is first sought where it stood the last time,
-/// and only if the order changed by its name.
+/// Kernel files keep their order between looks. So a series is first sought at its last position, and by name only if the order
+/// changed.
 #[derive(Debug)]
 pub(crate) struct Moved {
     source: Source,
@@ -138,12 +138,12 @@ impl Moved {
         Moved { source, series: Vec::new(), index: HashMap::new(), next: 0 }
     }
 
-    /// Call before the first [`Moved::note`] of a look.
+    /// Must be called before the first [`Moved::note`] of a look.
     pub fn begin(&mut self) {
         self.next = 0;
     }
 
-    /// Writes the value down if it is new or differs from the last one.
+    /// Records the value if it is new or has changed.
     pub fn note(&mut self, subject: &str, name: &str, at: Time, value: u64, evidence: &mut Evidence) {
         let at_hint = self.series.get(self.next).is_some_and(|k| k.name == name && k.subject == subject);
         let known = if at_hint { Some(self.next) } else { self.find(subject, name) };
@@ -172,7 +172,7 @@ impl Moved {
     }
 }
 
-/// `cpu0`, `cpu1` …, made once.
+/// `cpu0`, `cpu1` …, formatted once.
 #[derive(Debug, Default)]
 pub(crate) struct CoreNames(HashMap<u32, String>);
 
@@ -188,7 +188,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn only_what_moved_is_written_again() {
+    fn only_changes_are_recorded_again() {
         let mut moved = Moved::new(Source::Vmstat);
         let mut evidence = Evidence::default();
         let looks: [&[(&str, u64)]; 4] =
@@ -221,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken_apart(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_parsed(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             for (_, line) in lines(&bytes) {
                 let mut words = Words(line);
                 while words.number().is_some() || words.hex().is_some() || words.word().is_some() {}

@@ -1,4 +1,4 @@
-//! Who the node is, from its own files. No program is run and nothing is asked over the network.
+//! What the node is, from its own files. No program is run and the network is not used.
 
 mod cloud;
 mod hardware;
@@ -11,15 +11,15 @@ use crate::counter_file::{Words, core_number, lines};
 use crate::root::Root;
 use crate::tree::Tree;
 
-use place::Place;
+use place::ObserverPlace;
 use software::Processes;
 
 /// Fills [`Evidence::node`].
 ///
-/// Which programs run is taken from [`Evidence::processes`] if the tasks were looked at before, else from /proc/PID/comm,
-/// which costs some 10 µs for each process.
+/// Running programs are taken from [`Evidence::processes`] if tasks were read before, else from /proc/PID/comm, which costs
+/// some 10 µs per process.
 pub fn identify(root: &Root, evidence: &mut Evidence) {
-    let place = Place::find(root);
+    let place = ObserverPlace::find(root);
     let files = place.node_files.as_ref();
     let processes = Processes::find(root, &place, evidence);
     let cloud = cloud::find(root, files);
@@ -53,18 +53,18 @@ pub fn identify(root: &Root, evidence: &mut Evidence) {
         let why = place.in_container.as_deref().unwrap_or("in a container");
         evidence.unseen(
             probe::NODE,
-            "the node's own files: machine id, system, image, which agents are installed",
-            format!("this runs in a container: {why}"),
-            "run on the node itself, or as root with the node's process namespace (hostPID, --pid=host) and CAP_SYS_PTRACE",
+            "the node's own files: machine id, operating system, image, installed agents",
+            format!("coroner runs in a container: {why}"),
+            "run on the node itself, or as root in the node's pid namespace (hostPID, --pid=host) with CAP_SYS_PTRACE",
         );
     } else if let Some(Err(why)) = machine_id {
-        evidence.unseen(probe::NODE, "the node's machine id", why, "systemd-machine-id-setup");
+        evidence.unseen(probe::NODE, "the node's machine id", why, "run systemd-machine-id-setup");
     }
     evidence.node = Some(node);
 }
 
-/// The name that the kernel has for this namespace, if that is the node's; else the node's file.
-fn host(root: &Root, place: &Place) -> Option<String> {
+/// The kernel's host name if our UTS namespace is the node's; else from the node's file.
+fn host(root: &Root, place: &ObserverPlace) -> Option<String> {
     if place.own_host_name {
         root.read_line("/proc/sys/kernel/hostname").filter(|name| name != "(none)")
     } else {
@@ -72,12 +72,12 @@ fn host(root: &Root, place: &Place) -> Option<String> {
     }
 }
 
-/// What sd_booted(3) asks.
+/// The check of sd_booted(3).
 fn systemd(files: &Root) -> Option<bool> {
     files.path("/run").is_dir().then(|| files.path("/run/systemd/system").is_dir())
 }
 
-/// 32 hexadecimal digits (machine-id(5)); images ship it empty or as `uninitialized`. Else why there is none.
+/// 32 hexadecimal digits (machine-id(5)); images ship it empty or as `uninitialized`. The error says why there is none.
 fn machine_id(files: &Root) -> Result<String, String> {
     const PATH: &str = "/etc/machine-id";
     let is_id = |id: &String| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit());
@@ -85,7 +85,7 @@ fn machine_id(files: &Root) -> Result<String, String> {
         return Ok(id);
     }
     match files.read(PATH) {
-        Ok(_) => Err(format!("{PATH} holds no id")),
+        Ok(_) => Err(format!("{PATH} contains no id")),
         Err(error) if error.is_not_found() => Err(format!("{PATH} is missing")),
         Err(error) => Err(error.to_string()),
     }
@@ -100,7 +100,7 @@ fn architecture(root: &Root) -> Option<String> {
     }
 }
 
-/// `btime` of /proc/stat, in seconds. The kernel derives it from today's wall clock, so it moves if that is set.
+/// `btime` of /proc/stat, in seconds. The kernel derives it from the current wall clock, so it changes if that is set.
 fn booted_real_ns(stat: &[u8]) -> Option<u64> {
     let (_, line) = lines(stat).find(|(_, line)| line.starts_with(b"btime "))?;
     let mut words = Words(line);
@@ -130,7 +130,7 @@ fn os(files: &Root) -> Option<String> {
     os_release_value(&text, "PRETTY_NAME").or_else(|| os_release_value(&text, "NAME"))
 }
 
-/// The same of an image, whose links must not lead out of it.
+/// The same for an image, whose links must not lead out of it.
 pub fn os_of(tree: &Tree) -> Option<String> {
     let read = |path: &str| tree.read(path, MAX_OS_RELEASE).ok();
     let text = read("/etc/os-release").or_else(|| read("/usr/lib/os-release"))?;
@@ -138,7 +138,7 @@ pub fn os_of(tree: &Tree) -> Option<String> {
     os_release_value(&text, "PRETTY_NAME").or_else(|| os_release_value(&text, "NAME"))
 }
 
-/// Some lines; a real one has 400 bytes.
+/// A real one has 400 bytes.
 const MAX_OS_RELEASE: u64 = 64 << 10;
 
 /// A value of os-release(5): shell quoting, without expansion.
@@ -154,14 +154,14 @@ fn os_release_value(text: &str, key: &str) -> Option<String> {
     (!plain.is_empty()).then_some(plain)
 }
 
-/// As process 1 sees it, if we may look; a container may hide mounts.
+/// As process 1 sees it, if readable; a container may hide mounts.
 fn cgroup_version(root: &Root) -> Option<String> {
     let text = root.read("/proc/1/mountinfo").or_else(|_| root.read("/proc/self/mountinfo")).ok()?;
     cgroup_version_of(&text).map(str::to_owned)
 }
 
 fn cgroup_version_of(mountinfo: &str) -> Option<&'static str> {
-    // proc(5): the type stands behind a lone hyphen.
+    // proc(5): the type follows a lone hyphen.
     let types = || mountinfo.lines().filter_map(|line| line.split_once(" - ")?.1.split(' ').next());
     match (types().any(|t| t == "cgroup"), types().any(|t| t == "cgroup2")) {
         (true, true) => Some("hybrid"),

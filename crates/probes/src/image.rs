@@ -1,11 +1,11 @@
-//! An image on disk: what is installed in it to run, without booting it.
+//! What an image on disk would run, without booting it.
 
 use crate::root::{ReadError, Root};
 use crate::tree::Tree;
 use crate::{agent_files, identity, packages, unit_files};
 use coroner_evidence::{Evidence, FileQuestion, Node, UnitFile};
 
-/// Nothing below the directory is run, and no link leads out of it. `questions` tells which files matter for these units.
+/// Nothing in the directory is executed, and no link leads out of it. `questions` says which files matter for these units.
 pub fn read(
     root: &Root,
     name: &str,

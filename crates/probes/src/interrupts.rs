@@ -1,6 +1,6 @@
-//! Interrupts per core (/proc/interrupts), TLB shootdowns and rescheduling among them.
+//! Interrupts per core (/proc/interrupts), including TLB shootdowns and rescheduling.
 //!
-//! With 192 cores and 600 lines the file has 1.3 MB, nearly all of it zeros; so most series are never written down.
+//! With 192 cores and 600 lines the file has 1.3 MB, nearly all zeros, so most series are never recorded.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,15 +11,15 @@ use crate::root::{ParseError, Root};
 
 const INTERRUPTS: &str = "/proc/interrupts";
 
-/// Reads /proc/interrupts. Only what moves is written; a count that moves for the first time is preceded by its value at the
-/// look before, so that the difference is right.
+/// Reads /proc/interrupts. Only changes are recorded; a count that changes for the first time is preceded by its previous value,
+/// so that the difference is right.
 #[derive(Debug)]
 pub struct InterruptReader {
     file: CounterFile,
     names: CoreNames,
     now: Table,
     before: Option<(Time, Table)>,
-    /// Series that were written already, by core.
+    /// Series that were already recorded, by core.
     told: HashMap<u32, HashSet<String>>,
 }
 
@@ -34,13 +34,13 @@ impl InterruptReader {
         }
     }
 
-    /// What the last look saw.
+    /// The table of the last look.
     pub fn table(&self) -> Option<&Table> {
         self.before.as_ref().map(|(_, table)| table)
     }
 
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
-        const WHAT: &str = "which core serves which interrupts, and TLB shootdowns";
+        const WHAT: &str = "interrupts and TLB shootdowns per core";
         let text = match self.file.read() {
             Ok(text) => text,
             Err(error) => return evidence.unseen(probe::INTERRUPTS, WHAT, error.to_string(), how_to_read(&error)),
@@ -60,8 +60,8 @@ impl InterruptReader {
     }
 }
 
-/// What moved since the last look; with its value there, if it is told for the first time. On a node of 192 cores the table has
-/// a hundred thousand cells, few of which ever move: those that stand still are not worth the memory.
+/// Records what changed since the last look, with the previous value if it is the first change. With 192 cores the table has a
+/// hundred thousand cells, few of which ever change; the others are not worth the memory.
 fn write_moved(
     before: &Table,
     then: Time,
@@ -76,7 +76,7 @@ fn write_moved(
     let mut by_label: Option<HashMap<&str, &Line>> = None;
     let mut hint = 0;
     for line in &now.lines {
-        // Lines keep their order; one that appears or goes away shifts those after it by one.
+        // Lines keep their order; one that appears or disappears shifts those after it by one.
         let line_before = match before.lines.get(hint) {
             Some(candidate) if candidate.label == line.label => Some(candidate),
             _ => {
@@ -93,8 +93,8 @@ fn write_moved(
             let earlier = match (counts_before, column) {
                 // The core was offline, so its count was not shown.
                 (_, None) => None,
-                // A line that was not there is an interrupt that nobody used and that had never fired
-                // (show_interrupts in kernel/irq/proc.c skips those).
+                // A line that did not exist is an interrupt that was unused and had never fired (show_interrupts in
+                // kernel/irq/proc.c skips those).
                 (None, Some(_)) => Some(0),
                 (Some(counts), Some(column)) => counts.get(*column).copied(),
             };
@@ -117,32 +117,32 @@ fn write_moved(
 /// A table with one column per core: /proc/interrupts, /proc/softirqs.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    /// The columns. Numbers may have gaps.
+    /// The columns; core numbers may have gaps.
     pub cores: Vec<u32>,
     pub lines: Vec<Line>,
-    /// The first thing that was not as expected, if any.
+    /// The first parse error, if any.
     pub bad: Option<ParseError>,
     counts: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Line {
-    /// The interrupt's number or letters: `38`, `TLB`, `NET_RX`.
+    /// The interrupt's number or name: `38`, `TLB`, `NET_RX`.
     pub label: String,
-    /// What stands behind the counts: `PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0`.
+    /// The text after the counts: `PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0`.
     pub about: String,
     position: usize,
-    /// Where its counts are. Empty for lines that are not per core (`ERR`, `MIS`).
+    /// The range of its counts. Empty for lines that are not per core (`ERR`, `MIS`).
     counts: std::ops::Range<usize>,
 }
 
 impl Line {
-    /// The number, if this is the interrupt of a device.
+    /// The number, if this is a device interrupt.
     pub fn irq(&self) -> Option<u32> {
         self.label.parse().ok()
     }
 
-    /// Who asked for the interrupt: `virtio2-input.0`; several share one.
+    /// The handlers of the interrupt: `virtio2-input.0`; a shared one has several.
     pub fn handlers(&self) -> impl Iterator<Item = &str> {
         let last = self.about.rsplit("  ").next().unwrap_or_default();
         last.split(", ").map(str::trim).filter(|name| !name.is_empty())
@@ -162,12 +162,12 @@ impl Table {
         self.counts.get(line.counts.clone()).unwrap_or_default()
     }
 
-    /// The line of a device's interrupt.
+    /// The line of a device interrupt.
     pub fn irq(&self, number: u32) -> Option<&Line> {
         self.lines.iter().find(|line| line.irq() == Some(number))
     }
 
-    /// Replaces the content; memory is kept.
+    /// Replaces the content and reuses the memory.
     pub(crate) fn read(&mut self, text: &[u8]) {
         self.cores.clear();
         self.counts.clear();
@@ -206,7 +206,7 @@ impl Table {
 
     /// Reads the first line of `text` into `lines[position]` and returns the text after it.
     fn read_line<'a>(&mut self, text: &'a [u8], position: usize) -> Result<&'a [u8], &'a [u8]> {
-        /// A count of zero, as the kernel pads it. Most are.
+        /// A zero as the kernel pads it. Most counts are zero.
         const ZERO: &[u8] = b"          0";
         let indent = text.iter().take_while(|&&b| b == b' ').count();
         let length = text[indent..].iter().take_while(|b| !matches!(b, b':' | b' ' | b'\n')).count();
@@ -232,8 +232,8 @@ impl Table {
         }
         let (about, after) = split_line(rest);
         let about = about.trim_ascii();
-        // Another number of counts than of columns: a line of the whole machine (ERR, MIS), or a core came or went while
-        // the kernel wrote the file, piece by piece. Then nothing says which count is whose.
+        // Counts do not match the columns: a machine-wide line (ERR, MIS), or a core went online or offline while the kernel
+        // generated the file. Then the counts cannot be attributed.
         let one_per_core = self.counts.len() - first == self.cores.len() && Words(about).number().is_none();
         if !one_per_core {
             self.counts.truncate(first);
@@ -250,7 +250,7 @@ impl Table {
     }
 }
 
-/// Writes `bytes` into `text`, which mostly holds them already.
+/// Writes `bytes` into `text`, which usually has them already.
 fn set(text: &mut String, bytes: &[u8]) {
     if text.as_bytes() != bytes {
         text.clear();
@@ -258,7 +258,7 @@ fn set(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// The first line without its end, and what follows.
+/// The first line without its newline, and the rest.
 fn split_line(text: &[u8]) -> (&[u8], &[u8]) {
     match text.iter().position(|&b| b == b'\n') {
         Some(end) => (&text[..end], &text[end + 1..]),

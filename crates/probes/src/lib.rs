@@ -1,8 +1,8 @@
 //! Reads a node into evidence.
 //!
-//! Each module is one plain reader: a struct that holds a [`Root`] and what it remembers of its last look, with
-//! `look(&mut self, at, &mut Evidence)`, which appends what it saw and notes in [`Evidence::unseen`] what it could not see.
-//! Parsers are functions from text to plain data, so that tests and property tests need no node.
+//! Each module is one plain reader: a struct that holds a [`Root`] and the state of its last look, with
+//! `look(&mut self, at, &mut Evidence)`, which appends what it read and notes in [`Evidence::unseen`] what it could not read.
+//! Parsers are functions from text to plain data, so that tests need no node.
 
 pub mod agent_files;
 pub mod bpf;

@@ -1,4 +1,4 @@
-//! Memory: what the node did to find some (/proc/vmstat) and what there is (/proc/meminfo).
+//! Memory: reclaim and paging activity (/proc/vmstat), and usage (/proc/meminfo).
 
 use coroner_evidence::{Evidence, Source, Time, probe};
 
@@ -8,11 +8,10 @@ use crate::root::{ParseError, Root};
 const VMSTAT: &str = "/proc/vmstat";
 const MEMINFO: &str = "/proc/meminfo";
 
-/// What is kept of /proc/vmstat, by the beginning of the name: kernels add zones (`allocstall_normal`), kinds
-/// (`pgscan_khugepaged`) and tiers, and drop others; the beginnings have been stable since 4.x. The full list is vmstat_text
-/// in mm/vmstat.c.
+/// The /proc/vmstat counters that are kept, by prefix: kernels add zones (`allocstall_normal`), kinds (`pgscan_khugepaged`) and
+/// tiers, and drop others; the prefixes have been stable since 4.x. The full list is vmstat_text in mm/vmstat.c.
 const VMSTAT_PREFIXES: [&str; 27] = [
-    // Reclaim: waits for it (allocstall), scans and their yield, kswapd, pages that came back too soon (workingset).
+    // Reclaim: direct reclaim (allocstall), pages scanned and reclaimed, kswapd, refaults (workingset).
     "allocstall",
     "pgscan",
     "pgsteal",
@@ -24,12 +23,12 @@ const VMSTAT_PREFIXES: [&str; 27] = [
     "workingset_",
     "drop_",
     "nr_vmscan_",
-    // Page faults and the disk traffic behind them.
+    // Page faults and the disk traffic they cause.
     "pgfault",
     "pgmajfault",
     "pgpgin",
     "pgpgout",
-    // Swap, also compressed.
+    // Swap, including compressed swap.
     "pswp",
     "swp",
     "zswp",
@@ -42,15 +41,15 @@ const VMSTAT_PREFIXES: [&str; 27] = [
     "numa_",
     "pgpromote",
     "pgdemote",
-    // The last resort.
+    // OOM kills.
     "oom_kill",
-    // Memory that the hypervisor takes back.
+    // Memory reclaimed by the hypervisor.
     "balloon_",
 ];
 
 /// Reads /proc/vmstat and /proc/meminfo.
 ///
-/// Meminfo is in bytes, but for the lines without a unit (`HugePages_Total` and its like), which are counts of huge pages.
+/// Meminfo is in bytes, except lines without a unit (`HugePages_Total` and the like), which count huge pages.
 #[derive(Debug)]
 pub struct MemoryReader {
     vmstat: CounterFile,
@@ -101,11 +100,11 @@ fn look_at(
         }
     }
     if empty {
-        evidence.unseen(probe::MEMORY, WHAT, format!("{absolute} is empty"), "run where /proc is mounted and whole");
+        evidence.unseen(probe::MEMORY, WHAT, format!("{absolute} is empty"), "run where /proc is mounted and complete");
     }
 }
 
-/// `pgfault 9080185`; `None` if it is not one that is kept.
+/// `pgfault 9080185`; `None` if this counter is not kept.
 pub fn parse_vmstat_line(number: usize, line: &[u8]) -> Result<Option<(&str, u64)>, ParseError> {
     let expected = || ParseError::new(number, "a name and a number");
     let mut words = Words(line);
@@ -118,7 +117,7 @@ pub fn parse_vmstat_line(number: usize, line: &[u8]) -> Result<Option<(&str, u64
 
 /// `MemFree:  8415292 kB`, in bytes.
 pub fn parse_meminfo_line(number: usize, line: &[u8]) -> Result<Option<(&str, u64)>, ParseError> {
-    let expected = || ParseError::new(number, "a name, a colon, a number and perhaps kB");
+    let expected = || ParseError::new(number, "a name, a colon, a number and optionally kB");
     let mut words = Words(line);
     let name = words.word().and_then(|w| w.strip_suffix(b":")).ok_or_else(expected)?;
     let name = std::str::from_utf8(name).map_err(|_| expected())?;
@@ -146,7 +145,7 @@ mod tests {
 
     #[test]
     fn old_and_new_kernels() {
-        // 4.x has one allocstall, 6.x one for each zone.
+        // 4.x has one allocstall, 6.x one per zone.
         let dir = tree(
             "allocstall 5\nallocstall_normal 6\nnr_free_pages 7\npgfault 8\n",
             "MemFree: 2 kB\nPercpu: 1968 kB\nHugePages_Total: 3\n",
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_line_does_not_lose_the_rest() {
+    fn one_bad_line_does_not_hide_the_rest() {
         let dir = tree("pgfault many\npgmajfault 3\n", "MemFree 2 kB\nMemTotal: 9 kB\n");
         let mut evidence = Evidence::default();
         MemoryReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_a_second_reading_of_this_machine() {
+    fn agrees_with_a_second_parser_on_this_machine() {
         let reading = |path| {
             let text = std::fs::read_to_string(path).unwrap();
             let pairs = text.lines().filter_map(|l| {

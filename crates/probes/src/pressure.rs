@@ -1,4 +1,4 @@
-//! Time in which work stood still for want of cores, memory, disks or because of interrupts (/proc/pressure).
+//! Pressure stall information: time stalled on CPU, memory, I/O and interrupts (/proc/pressure).
 
 use std::io;
 
@@ -16,7 +16,7 @@ pub struct PressureReader {
     moved: Moved,
 }
 
-/// Total stall times in microseconds. `some`: at least one task stood still; `full`: all of them.
+/// Total stall times in microseconds. `some`: at least one task was stalled; `full`: all of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stall {
     pub some_us: Option<u64>,
@@ -32,7 +32,7 @@ impl PressureReader {
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
         self.moved.begin();
         for (resource, file) in &mut self.files {
-            let what = || format!("how long work stood still for want of {resource}");
+            let what = || format!("{resource} pressure");
             let text = match file.read() {
                 Ok(text) => text,
                 Err(_) if *resource == "irq" => continue,
@@ -52,8 +52,8 @@ impl PressureReader {
             if let Some(some) = stall.some_us {
                 self.moved.note(resource, "some_us", at, some, evidence);
             }
-            // For the whole node `full` of cpu has no meaning; kernels since 5.13 print a constant 0 so that the file has
-            // two lines (Documentation/accounting/psi.rst). That 0 says nothing.
+            // For the whole node, `full` of cpu is undefined; kernels since 5.13 print a constant 0 for compatibility
+            // (Documentation/accounting/psi.rst), which means nothing.
             if let Some(full) = stall.full_us.filter(|_| *resource != "cpu") {
                 self.moved.note(resource, "full_us", at, full, evidence);
             }
@@ -64,12 +64,12 @@ impl PressureReader {
 fn how_to_enable(error: &ReadError) -> &'static str {
     let ReadError::Io { source, .. } = error else { return "please report this file" };
     match source.kind() {
-        // The kernel has it, but it is off (psi_show in kernel/sched/psi.c answers EOPNOTSUPP).
+        // Built in but turned off (psi_show in kernel/sched/psi.c returns EOPNOTSUPP).
         io::ErrorKind::Unsupported => "boot with psi=1",
-        // Newer kernels do not even make the files when it is off.
+        // Newer kernels do not create the files if it is off.
         io::ErrorKind::NotFound => "boot with psi=1, on a kernel of 4.20 or later built with CONFIG_PSI",
         io::ErrorKind::PermissionDenied => "run as root",
-        _ => "look at the file",
+        _ => "check the file",
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_totals_and_drops_the_meaningless_full_of_cpu() {
+    fn reads_totals_and_drops_the_undefined_full_of_cpu() {
         let dir = tree(&[("cpu", CPU), ("memory", MEMORY), ("io", MEMORY), ("irq", "full avg10=0.00 total=7\n")]);
         let mut evidence = Evidence::default();
         PressureReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn says_how_to_enable_it_when_it_is_absent_or_off() {
+    fn says_how_to_enable_psi() {
         let dir = tempfile::tempdir().unwrap();
         let mut evidence = Evidence::default();
         PressureReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_file_does_not_lose_the_others() {
+    fn one_bad_file_does_not_hide_the_others() {
         let dir = tree(&[("cpu", "some avg10=nonsense\n"), ("memory", MEMORY), ("io", MEMORY)]);
         let mut evidence = Evidence::default();
         PressureReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_a_second_reading_of_this_machine() {
+    fn agrees_with_a_second_parser_on_this_machine() {
         let total = |file: &str| {
             let text = std::fs::read_to_string(file).ok()?;
             text.lines().next()?.rsplit_once("total=")?.1.parse::<u64>().ok()

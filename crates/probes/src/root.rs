@@ -9,11 +9,11 @@ use std::time::Duration;
 use coroner_evidence::Time;
 use rustix::fs::OFlags;
 
-/// The top of the file tree that is examined: `/` on a live node, a directory in tests.
+/// The root of the examined file tree: `/` on a live node, a directory in tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Root(PathBuf);
 
-/// No file that we read is larger than this on a sane node (/proc/interrupts of 1,024 cores has 6 MB).
+/// Larger than any file we read on a sane node (/proc/interrupts of 1,024 cores has 6 MB).
 const MAX_FILE: u64 = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -24,11 +24,10 @@ pub enum ReadError {
     Parse { path: PathBuf, error: ParseError },
 }
 
-/// Something in a file is not as expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: expected {expected}")]
 pub struct ParseError {
-    /// From 1.
+    /// Counted from 1.
     pub line: usize,
     pub expected: String,
 }
@@ -66,28 +65,28 @@ impl Root {
         Root(path.into())
     }
 
-    /// Whether syscalls (ioctl, netlink, affinity) speak of the same node as the files.
+    /// Whether syscalls (ioctl, netlink, affinity) describe the same node as the files.
     pub fn is_live(&self) -> bool {
         self.0 == Path::new("/")
     }
 
-    /// The place of an absolute path of the node, e.g. `/proc/stat`.
+    /// Where an absolute path of the node, e.g. `/proc/stat`, is found.
     pub fn path(&self, absolute: &str) -> PathBuf {
         self.0.join(absolute.trim_start_matches('/'))
     }
 
-    /// Opens without waiting for anybody: what should be a file may be a pipe that nobody writes into. In a tree that is not a
-    /// node's own, where anything may lie, nothing but plain files is read.
+    /// Opens without blocking: the path may be a pipe that nobody writes to. In a foreign tree, which may contain anything, only
+    /// regular files are read.
     fn open(&self, path: &Path) -> io::Result<File> {
         let flags = (OFlags::NONBLOCK | OFlags::CLOEXEC).bits() as i32;
         let file = File::options().read(true).custom_flags(flags).open(path)?;
         if !self.is_live() && !file.metadata()?.is_file() {
-            return Err(io::Error::other("this is not a regular file"));
+            return Err(io::Error::other("not a regular file"));
         }
         Ok(file)
     }
 
-    /// The whole file, bytes that are not UTF-8 replaced.
+    /// The whole file, with invalid UTF-8 replaced.
     pub fn read(&self, absolute: &str) -> Result<String, ReadError> {
         let path = self.path(absolute);
         let read = || -> io::Result<Vec<u8>> {
@@ -101,7 +100,7 @@ impl Root {
         }
     }
 
-    /// Reads and parses; the error then names the file.
+    /// Reads and parses; a parse error names the file.
     pub fn read_parsed<T>(
         &self,
         absolute: &str,
@@ -137,7 +136,7 @@ fn into_text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }
 
-/// A file that is read again and again: kept open, its buffer reused.
+/// A file that is read repeatedly: kept open, with a reused buffer.
 #[derive(Debug)]
 pub struct ReusedFile {
     path: PathBuf,
@@ -158,7 +157,7 @@ impl ReusedFile {
         &self.path
     }
 
-    /// The file's present content.
+    /// The file's current content.
     pub fn read(&mut self) -> Result<&[u8], ReadError> {
         let mut filled = 0;
         loop {
@@ -190,7 +189,7 @@ pub(crate) fn clock(id: rustix::time::ClockId) -> Time {
     Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
-/// CPU time this process has used.
+/// CPU time used by this process.
 pub fn own_cpu() -> Duration {
     Duration::from_nanos(clock(rustix::time::ClockId::ProcessCPUTime).0)
 }
@@ -200,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_in_place_of_a_file_keeps_nobody_waiting() {
+    fn a_pipe_in_place_of_a_file_does_not_block() {
         let dir = tempfile::tempdir().unwrap();
         let made = std::process::Command::new("mkfifo").arg(dir.path().join("pipe")).status().unwrap();
         assert!(made.success());

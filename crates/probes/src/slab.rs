@@ -1,12 +1,12 @@
-//! Slab memory that belongs to memory cgroups, where the kernel keeps it apart.
+//! Slab memory of memory cgroups, where the kernel accounts it separately.
 //!
-//! From Linux 6.16 on memcgs come from a cache of their own, `mem_cgroup` (mm/memcontrol.c: mem_cgroup_init), whose objects are then the
-//! memcgs there are, live and dead. The rest of one (struct cgroup, its statistics), and on older kernels all of it, comes from
-//! `kmalloc-*`, which everybody uses and nobody can tell apart.
+//! Since Linux 6.16 memcgs come from their own cache, `mem_cgroup` (mm/memcontrol.c: mem_cgroup_init), whose objects are all memcgs,
+//! live and dead. The rest of a memcg (struct cgroup, its statistics), and on older kernels all of it, comes from `kmalloc-*`, which is
+//! shared with everything else.
 //!
-//! Read from /sys/kernel/slab, cache by cache, not from /proc/slabinfo: that counts the free objects of *every* cache, on kernels
-//! before 6.10 all of them, with interrupts off: on a node with millions of cached dentries the observer would starve the very network
-//! it watches (mm/slub.c: count_partial).
+//! Read from /sys/kernel/slab, cache by cache, not from /proc/slabinfo, which counts the free objects of *every* cache with interrupts
+//! off, and before 6.10 without a limit: on a node with millions of cached dentries coroner would starve the very network it watches
+//! (mm/slub.c: count_partial).
 
 use coroner_evidence::{Evidence, Source, Time, probe};
 
@@ -15,10 +15,10 @@ use crate::root::{ParseError, ReadError, Root};
 
 const SLAB: &str = "/sys/kernel/slab";
 
-/// Caches of memory cgroups. `mem_cgroup_per_node` is mostly merged with others of its size, then it is left out.
+/// Caches of memory cgroups. `mem_cgroup_per_node` is usually merged with others of its size; then it is skipped.
 const CACHES: [&str; 2] = ["mem_cgroup", "mem_cgroup_per_node"];
 
-/// Reads how many objects these caches hold and what they take. A look costs less than 0.1 ms.
+/// Reads the number of objects and the size of these caches. A look costs less than 0.1 ms.
 #[derive(Debug)]
 pub struct SlabReader {
     root: Root,
@@ -31,7 +31,7 @@ impl SlabReader {
     }
 
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
-        const WHAT: &str = "slab memory of memory cgroups, apart from that of others";
+        const WHAT: &str = "slab memory of memory cgroups";
         self.moved.begin();
         let mut seen = false;
         for cache in CACHES {
@@ -49,12 +49,12 @@ impl SlabReader {
             }
         }
         if !seen {
-            let why = format!("{SLAB} has no cache that is theirs alone: they come from kmalloc, which everybody uses");
-            evidence.unseen(probe::MEMORY, WHAT, why, "Linux 6.16 or later with SLUB; else it is estimated");
+            let why = format!("{SLAB} has no cache for memory cgroups alone: they share the kmalloc caches");
+            evidence.unseen(probe::MEMORY, WHAT, why, "use Linux 6.16 or newer with SLUB; until then it is estimated");
         }
     }
 
-    /// Objects and bytes; `None` for a cache that serves others as well.
+    /// Objects and bytes; `None` for a cache that is shared.
     fn cache(&self, cache: &str) -> Result<Option<(u64, u64)>, ReadError> {
         let number = |file: &str| self.root.read_parsed(&format!("{SLAB}/{cache}/{file}"), parse_first_number);
         if number("aliases")? > 0 {
@@ -67,7 +67,7 @@ impl SlabReader {
     }
 }
 
-/// `117 N0=117`: all nodes together, then each.
+/// `117 N0=117`: the total, then each NUMA node.
 fn parse_first_number(text: &str) -> Result<u64, ParseError> {
     let first = text.split_ascii_whitespace().next().and_then(|word| word.parse().ok());
     first.ok_or_else(|| ParseError::new(1, "a number"))
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_of_its_own_is_read_and_a_merged_one_left_out() {
+    fn a_separate_cache_is_read_and_a_merged_one_skipped() {
         let dir = tree(&[
             ("mem_cgroup/aliases", "0\n"),
             ("mem_cgroup/objects", "117 N0=100 N1=17\n"),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernel_or_a_broken_file_is_told() {
+    fn an_old_kernel_or_a_malformed_file_is_noted() {
         for files in [&[("kmalloc-4k/objects", "1\n")][..], &[("mem_cgroup/aliases", "none\n")], &[]] {
             let dir = tree(files);
             let mut evidence = Evidence::default();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_as_the_kernel_tracks() {
+    fn agrees_with_proc_cgroups() {
         let Some(_lock) = coroner_lab::HostLock::take_as_root() else { return };
         let mut evidence = Evidence::default();
         SlabReader::new(&Root::live()).look(Time(1), &mut evidence);
@@ -131,19 +131,19 @@ mod tests {
             return coroner_lab::skip("/proc/cgroups does not count memory cgroups");
         };
         let tracked: u64 = line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap();
-        // Each core may keep some free ones at hand, which SLUB counts as used.
+        // Each core may cache some free objects, which SLUB counts as used.
         let spare = 200 * std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         assert!(objects + 50 >= tracked && objects <= tracked + spare, "{objects} objects, {tracked} tracked");
     }
 
     proptest! {
         #[test]
-        fn any_text_is_a_number_or_refused(text in ".{0,40}") {
+        fn any_text_is_parsed_or_refused(text in ".{0,40}") {
             let _ = parse_first_number(&text);
         }
 
         #[test]
-        fn any_order_is_borne(order in any::<u64>(), slabs in any::<u64>()) {
+        fn any_order_is_accepted(order in any::<u64>(), slabs in any::<u64>()) {
             let dir = tree(&[
                 ("mem_cgroup/aliases", "0"), ("mem_cgroup/objects", "1"),
                 ("mem_cgroup/slabs", &slabs.to_string()), ("mem_cgroup/order", &order.to_string()),

@@ -28,7 +28,7 @@ impl SoftirqReader {
     }
 
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
-        const WHAT: &str = "which core does the deferred work of interrupts";
+        const WHAT: &str = "softirqs per core";
         let text = match self.file.read() {
             Ok(text) => text,
             Err(error) => return evidence.unseen(probe::SOFTIRQS, WHAT, error.to_string(), how_to_read(&error)),
@@ -37,8 +37,8 @@ impl SoftirqReader {
         if let Some(error) = &self.table.bad {
             evidence.unseen(probe::SOFTIRQS, WHAT, format!("{SOFTIRQS}: {error}"), "please report this file");
         }
-        // The columns are all cores that the kernel could ever have (fs/proc/softirqs.c), on some clouds many more than
-        // there are. A core that ever ran has served a timer; one without any count is not there.
+        // There is a column for every possible core (fs/proc/softirqs.c), on some clouds many more than exist. A core that ever
+        // ran has served a timer, so one without any count does not exist.
         let mut exists = vec![false; self.table.cores.len()];
         for line in &self.table.lines {
             for (exists, &count) in exists.iter_mut().zip(self.table.counts(line)) {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_that_do_not_exist_are_left_out() {
+    fn cores_that_do_not_exist_are_skipped() {
         let dir = tree(TEXT);
         let mut evidence = Evidence::default();
         SoftirqReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_moved_is_written_again() {
+    fn only_changes_are_recorded_again() {
         let dir = tree(TEXT);
         let mut reader = SoftirqReader::new(&Root::at(dir.path()));
         let mut evidence = Evidence::default();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_said_and_not_zero() {
+    fn a_missing_file_is_unseen_not_zero() {
         let dir = tempfile::tempdir().unwrap();
         let mut evidence = Evidence::default();
         SoftirqReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
@@ -103,9 +103,9 @@ mod tests {
         assert!(unseen.why.contains("proc/softirqs"), "{unseen:?}");
     }
 
-    /// The counts of this machine lie between two readings taken apart in another way.
+    /// The counts of this machine lie between two readings by another parser.
     #[test]
-    fn agrees_with_a_second_reading_of_this_machine() {
+    fn agrees_with_a_second_parser_on_this_machine() {
         let reading = || {
             let text = std::fs::read_to_string("/proc/softirqs").unwrap();
             let line = text.lines().find(|l| l.trim_start().starts_with("RCU:")).unwrap().to_owned();

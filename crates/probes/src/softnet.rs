@@ -1,4 +1,4 @@
-//! How each core takes packets in (/proc/net/softnet_stat).
+//! How each core processes received packets (/proc/net/softnet_stat).
 
 use coroner_evidence::{CoreSet, Evidence, Source, Time, probe};
 
@@ -16,10 +16,10 @@ pub struct SoftnetReader {
     moved: Moved,
 }
 
-/// One line, i.e. one core.
+/// One line: one core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SoftnetCore {
-    /// `None` before Linux 5.10, where only the order of the lines tells it.
+    /// `None` before Linux 5.10, where only the order of the lines identifies the core.
     pub core: Option<u32>,
     pub processed: u64,
     pub dropped: u64,
@@ -41,7 +41,7 @@ impl SoftnetReader {
     }
 
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
-        const WHAT: &str = "packets dropped and work put off by each core";
+        const WHAT: &str = "packets dropped and network polls cut short on each core";
         let text = match self.file.read() {
             Ok(text) => text,
             Err(error) => return evidence.unseen(probe::SOFTNET, WHAT, error.to_string(), how_to_read(&error)),
@@ -79,13 +79,13 @@ impl SoftnetReader {
             evidence.unseen(
                 probe::SOFTNET,
                 WHAT,
-                format!("{SOFTNET} does not name its cores here, and {ONLINE} does not fit its {} lines", rows.len()),
+                format!("{SOFTNET} does not name cores here, and {ONLINE} does not match its {} lines", rows.len()),
                 "run where the node's /sys is mounted",
             );
         }
     }
 
-    /// In the order of the lines of old kernels (softnet_get_online in net/core/net-procfs.c).
+    /// Old kernels write lines in this order (softnet_get_online in net/core/net-procfs.c).
     fn online_cores(&self) -> Option<Vec<u32>> {
         Some(CoreSet::parse_list(&self.root.read_line(ONLINE)?)?.iter().collect())
     }
@@ -108,7 +108,7 @@ pub fn parse(text: &[u8]) -> Result<Vec<SoftnetCore>, ParseError> {
         }
         let core = if count > 12 {
             let core = u32::try_from(columns[12]);
-            Some(core.map_err(|_| ParseError::new(number, "the number of a core in column 13"))?)
+            Some(core.map_err(|_| ParseError::new(number, "a core number in column 13"))?)
         } else {
             None
         };
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(evidence.counters.last(Source::Softnet, "cpu2", "dropped"), Some(4));
         for wrong in [None, Some("0-3\n")] {
             let evidence = look(&tree(&text, wrong));
-            assert!(evidence.counters.is_empty(), "a count must not be given to the wrong core");
+            assert!(evidence.counters.is_empty(), "a count must not be attributed to the wrong core");
             assert!(evidence.why_unseen(probe::SOFTNET).is_some());
         }
     }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_a_second_reading_of_this_machine() {
+    fn agrees_with_a_second_parser_on_this_machine() {
         let reading = || {
             let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap();
             text.lines().map(|l| u64::from_str_radix(l.split(' ').next().unwrap(), 16).unwrap()).sum::<u64>()

@@ -1,6 +1,6 @@
 //! A node's files in a directory, for tests.
 
-/// Paths are below the directory, with or without a slash at their beginning.
+/// Paths are relative to the directory, with or without a leading slash.
 pub fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {

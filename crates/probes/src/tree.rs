@@ -1,9 +1,8 @@
-//! Files below a root that may be somebody else's: a mounted image, an unpacked container.
+//! Files below an untrusted root: a mounted image, an unpacked container.
 //!
-//! Symbolic links of such a tree are absolute and mean the tree, not the machine that looks at it, and they may be hostile.
-//! So every path is walked component by component with descriptors that follow nothing (`O_PATH | O_NOFOLLOW`): links are read
-//! and resolved here, `..` never climbs above the root, loops end. openat2(2) with RESOLVE_IN_ROOT would do the same, but is
-//! not there before Linux 5.6 and blocked by some sandboxes.
+//! Absolute symbolic links in such a tree refer to the tree, not to this machine, and they may be hostile. So every path is
+//! walked component by component with `O_PATH | O_NOFOLLOW`: links are read and resolved here, `..` never climbs above the root,
+//! and loops end. openat2(2) with RESOLVE_IN_ROOT would do the same, but needs Linux 5.6 and is blocked by some sandboxes.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -18,36 +17,36 @@ use crate::root::{ReadError, Root};
 /// As many links as the kernel follows in one path (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
-/// Components in a path after all links were put in.
+/// Components of a path after expanding all links.
 const MAX_COMPONENTS: usize = 4096;
 
-/// Names read from one directory. A real one with unit files has some hundreds.
+/// Names read from one directory. A real unit directory has some hundreds.
 const MAX_NAMES: usize = 50_000;
 
-/// Bytes that are reserved before a file is read.
+/// Bytes reserved before reading a file.
 const MAX_RESERVED: u64 = 1 << 20;
 
-/// Directories that are remembered, so that each file in them is not walked to from the top. Each holds some descriptors.
+/// Cached directories, so that not every file is walked to from the root. Each holds some descriptors.
 const MAX_REMEMBERED: usize = 32;
 
-/// A directory that was entered, and its name.
+/// A directory on the path, and its name.
 type Entered = (Arc<OwnedFd>, String);
 
-/// The top of a file tree that is never left. Directories are looked up once: a tree is for one look at it.
+/// The root of a file tree that is never left. Directories are cached, so use a new tree for each look.
 #[derive(Debug)]
 pub struct Tree {
     root: Root,
     top: Arc<OwnedFd>,
-    /// What a directory's path led through, without links.
+    /// The directories that a path leads through, with links resolved.
     remembered: Mutex<HashMap<String, Vec<Entered>>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum FileKind {
     File,
     Directory,
     Link,
-    /// Only the null device counts as a mask.
+    /// Masks a unit; no other device does.
     NullDevice,
     Other,
 }
@@ -56,23 +55,23 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     pub name: String,
-    pub kind: Kind,
+    pub kind: FileKind,
 }
 
-/// Something that exists, by the path that leads to it without any link.
+/// Something that exists, with its path free of links.
 #[derive(Debug)]
-pub struct Place {
+pub struct ResolvedPath {
     /// Absolute within the tree.
     pub path: String,
-    pub kind: Kind,
+    pub kind: FileKind,
     pub bytes: u64,
-    /// The directory it is in, and its name there; the top has no name.
+    /// Its directory and its name there; the root has no name.
     parent: Arc<OwnedFd>,
     name: String,
 }
 
-impl Place {
-    /// The directory it is in, and its name there, for calls that take both.
+impl ResolvedPath {
+    /// Its directory and its name there, for the `*at` system calls.
     pub fn at(&self) -> (&OwnedFd, &str) {
         (&self.parent, if self.name.is_empty() { "." } else { &self.name })
     }
@@ -91,13 +90,13 @@ impl Tree {
         &self.root
     }
 
-    /// What the path leads to, through all links.
-    pub fn find(&self, path: &str) -> io::Result<Place> {
+    /// What the path leads to, following all links.
+    pub fn find(&self, path: &str) -> io::Result<ResolvedPath> {
         self.walk(path, true)
     }
 
-    /// The same, but a link at the end is itself the answer.
-    pub fn find_link(&self, path: &str) -> io::Result<Place> {
+    /// The same, but does not follow a link at the end.
+    pub fn find_link(&self, path: &str) -> io::Result<ResolvedPath> {
         self.walk(path, false)
     }
 
@@ -109,13 +108,13 @@ impl Tree {
         }
     }
 
-    /// A plain file's content, at most `limit` bytes. A longer file is an error, never cut.
+    /// A regular file's content, at most `limit` bytes. A longer file is an error, not truncated.
     pub fn read(&self, path: &str, limit: u64) -> io::Result<Vec<u8>> {
         self.read_place(&self.find(path)?, limit)
     }
 
-    pub fn read_place(&self, place: &Place, limit: u64) -> io::Result<Vec<u8>> {
-        // Room for all of it, so that it is read in one go; the file's own word is not trusted with gigabytes.
+    pub fn read_place(&self, place: &ResolvedPath, limit: u64) -> io::Result<Vec<u8>> {
+        // Reserve the whole size for a single read, within a limit: the reported size is not trusted.
         let mut bytes = Vec::with_capacity(place.bytes.min(limit).min(MAX_RESERVED) as usize + 1);
         self.open_place(place)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > limit {
@@ -124,31 +123,30 @@ impl Tree {
         Ok(bytes)
     }
 
-    /// Opens a plain file. Nothing else is opened: to open a device or a pipe may do things or wait for ever.
-    pub fn open_place(&self, place: &Place) -> io::Result<std::fs::File> {
-        if place.kind != Kind::File {
-            return Err(io::Error::other("this is not a regular file"));
+    /// Opens regular files only: opening a device or a pipe may have side effects or block forever.
+    pub fn open_place(&self, place: &ResolvedPath) -> io::Result<std::fs::File> {
+        if place.kind != FileKind::File {
+            return Err(io::Error::other("not a regular file"));
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = openat(&*place.parent, place.name.as_str(), flags, Mode::empty())?;
-        if kind_of(&fstat(&file)?) != Kind::File {
-            return Err(io::Error::other("this is not a regular file"));
+        if kind_of(&fstat(&file)?) != FileKind::File {
+            return Err(io::Error::other("not a regular file"));
         }
         Ok(file.into())
     }
 
-    /// Where a link points to, as it says itself.
+    /// The target of a link, not resolved.
     pub fn link_target(&self, path: &str) -> io::Result<String> {
         let place = self.find_link(path)?;
-        if place.kind != Kind::Link {
+        if place.kind != FileKind::Link {
             return Err(Errno::INVAL.into());
         }
         read_link(&place.parent, &place.name)
     }
 
-    /// A path with its directories' links resolved and a link at its end kept; what does not exist is taken as it stands.
-    /// This is what systemd compares with its search path to tell an alias from a linked file (`chase` with
-    /// CHASE_NOFOLLOW | CHASE_NONEXISTENT).
+    /// A path with links resolved except one at its end; components that do not exist stay as they are. systemd compares this with
+    /// its search path to distinguish an alias from a linked file (`chase` with CHASE_NOFOLLOW | CHASE_NONEXISTENT).
     pub fn simplified(&self, path: &str) -> io::Result<String> {
         match self.find_link(path) {
             Ok(place) => return Ok(place.path),
@@ -168,10 +166,10 @@ impl Tree {
         Ok(lexically(&path))
     }
 
-    /// Names in a directory, sorted. Names that are not UTF-8 are nobody's units and are left out.
+    /// Names in a directory, sorted. Names that are not UTF-8 cannot be units and are skipped.
     pub fn list(&self, path: &str) -> io::Result<Vec<Entry>> {
         let place = self.find(path)?;
-        if place.kind != Kind::Directory {
+        if place.kind != FileKind::Directory {
             return Err(Errno::NOTDIR.into());
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -185,12 +183,12 @@ impl Tree {
                 continue;
             }
             let kind = match entry.file_type() {
-                FileType::RegularFile => Kind::File,
-                FileType::Directory => Kind::Directory,
-                FileType::Symlink => Kind::Link,
+                FileType::RegularFile => FileKind::File,
+                FileType::Directory => FileKind::Directory,
+                FileType::Symlink => FileKind::Link,
                 _ => match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
                     Ok(stat) => kind_of(&stat),
-                    Err(_) => Kind::Other,
+                    Err(_) => FileKind::Other,
                 },
             };
             entries.push(Entry { name: name.to_owned(), kind });
@@ -202,15 +200,15 @@ impl Tree {
         Ok(entries)
     }
 
-    fn walk(&self, path: &str, follow_last: bool) -> io::Result<Place> {
-        // Components still to go, the next one last.
+    fn walk(&self, path: &str, follow_last: bool) -> io::Result<ResolvedPath> {
+        // Remaining components, the next one last.
         let mut ahead: Vec<String> = Vec::new();
         push_components(&mut ahead, path)?;
-        // Directories entered so far; the top is not among them.
+        // Directories entered so far, without the root.
         let mut inside: Vec<Entered> = Vec::new();
         let mut links = 0;
         let (directory, last) = split(path);
-        // A path that ends in `/.` is the directory's own.
+        // A path that ends in `/.` is the directory itself.
         let mut to_remember = ahead.len() > 1 && ahead[0] == last;
         if to_remember && let Some(known) = self.recall(directory) {
             inside = known;
@@ -230,7 +228,7 @@ impl Tree {
             let stat = statat(here, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
             let kind = kind_of(&stat);
             let last = ahead.is_empty();
-            if kind == Kind::Link && (follow_last || !last) {
+            if kind == FileKind::Link && (follow_last || !last) {
                 links += 1;
                 if links > MAX_LINKS {
                     return Err(Errno::LOOP.into());
@@ -251,13 +249,13 @@ impl Tree {
                 path.push('/');
                 path.push_str(&name);
                 let parent = inside.pop().map_or_else(|| self.top.clone(), |(fd, _)| fd);
-                return Ok(Place { path, kind, bytes: u64::try_from(stat.st_size).unwrap_or(0), parent, name });
+                return Ok(ResolvedPath { path, kind, bytes: u64::try_from(stat.st_size).unwrap_or(0), parent, name });
             }
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let entered = openat(here, name.as_str(), flags, Mode::empty())?;
             inside.push((Arc::new(entered), name));
         }
-        // The path ended in `..` or was `/`: a directory that was entered already.
+        // The path ended in `..` or was `/`: a directory already entered.
         let path: String = inside.iter().map(|(_, name)| format!("/{name}")).collect();
         let (parent, name) = match inside.pop() {
             Some((_, name)) => match inside.pop() {
@@ -267,7 +265,7 @@ impl Tree {
             None => (self.top.clone(), String::new()),
         };
         let path = if path.is_empty() { "/".to_owned() } else { path };
-        Ok(Place { path, kind: Kind::Directory, bytes: 0, parent, name })
+        Ok(ResolvedPath { path, kind: FileKind::Directory, bytes: 0, parent, name })
     }
 
     fn recall(&self, directory: &str) -> Option<Vec<Entered>> {
@@ -284,7 +282,7 @@ impl Tree {
     }
 }
 
-/// Nothing is there: the path ends, or goes on below something that is not a directory.
+/// Nothing exists there: a component is missing, or is not a directory.
 pub fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
@@ -332,20 +330,20 @@ fn read_link(directory: &OwnedFd, name: &str) -> io::Result<String> {
     let target = readlinkat(directory, name, Vec::new())?;
     match target.into_string() {
         Ok(target) if !target.is_empty() => Ok(target),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the link points to bytes that are not UTF-8")),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the link target is not UTF-8")),
     }
 }
 
-fn kind_of(stat: &rustix::fs::Stat) -> Kind {
+fn kind_of(stat: &rustix::fs::Stat) -> FileKind {
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Directory,
-        FileType::Symlink => Kind::Link,
+        FileType::RegularFile => FileKind::File,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Link,
         // The null device is 1:3 (Documentation/admin-guide/devices.txt).
         FileType::CharacterDevice if (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (1, 3) => {
-            Kind::NullDevice
+            FileKind::NullDevice
         }
-        _ => Kind::Other,
+        _ => FileKind::Other,
     }
 }
 

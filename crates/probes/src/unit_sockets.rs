@@ -1,7 +1,7 @@
-//! Open internet sockets of the processes of a unit: an agent that neither listens nor is connected to anybody serves nobody.
+//! Open internet sockets of a unit's processes: an agent that neither listens nor is connected serves nobody.
 //!
-//! A process's descriptors (`/proc/PID/fd`) name its sockets by number, and the tables of its network namespace
-//! (`/proc/PID/net/tcp` and its like) tell what each of them does.
+//! A process's descriptors (`/proc/PID/fd`) name its sockets by inode, and the tables of its network namespace
+//! (`/proc/PID/net/tcp` and the like) give the state of each.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -16,17 +16,17 @@ use crate::cgroups::mounts;
 const MAX_UNITS: usize = 30;
 const MAX_PROCESSES: usize = 200;
 const MAX_CGROUPS: usize = 200;
-/// Descriptors of one process.
+/// Descriptors per process.
 const MAX_DESCRIPTORS: usize = 20_000;
-/// A table of 40,000 sockets.
+/// Enough for 40,000 sockets.
 const MAX_TABLE: u64 = 6 << 20;
 const LIMIT: Duration = Duration::from_millis(100);
 
-const WHAT: &str = "which connections agents have";
+const WHAT: &str = "network connections of agents";
 
-/// A unit that runs, and its cgroup as /proc/PID/cgroup names it.
+/// A running unit and its cgroup, as in /proc/PID/cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Running {
+pub struct RunningUnit {
     pub unit: String,
     pub cgroup: String,
 }
@@ -37,11 +37,11 @@ enum Use {
     Connected,
 }
 
-pub fn look(root: &Root, units: &[Running], at: Time, evidence: &mut Evidence) {
+pub fn look(root: &Root, units: &[RunningUnit], at: Time, evidence: &mut Evidence) {
     if units.is_empty() {
         return;
     }
-    // That cgroups are not mounted is told by the probe of cgroups.
+    // The cgroup probe reports missing mounts.
     let mounts = mounts::find(root, &mut Evidence::default());
     let mut look = Look { root, mounts, tables: HashMap::new(), deadline: Instant::now() + LIMIT, processes: 0 };
     for (done, running) in units.iter().enumerate() {
@@ -53,7 +53,7 @@ pub fn look(root: &Root, units: &[Running], at: Time, evidence: &mut Evidence) {
                 return evidence.unseen(probe::UNIT_SOCKETS, WHAT, e.to_string(), "run as root");
             }
             Err(e) => {
-                let what = format!("which connections {} and others have", running.unit);
+                let what = format!("network connections of {} and other units", running.unit);
                 return evidence.unseen(probe::UNIT_SOCKETS, what, e.to_string(), "ss --processes --all");
             }
         }
@@ -61,21 +61,21 @@ pub fn look(root: &Root, units: &[Running], at: Time, evidence: &mut Evidence) {
 }
 
 fn too_many() -> io::Error {
-    io::Error::other(format!("one look takes at most {MAX_UNITS} units, {MAX_PROCESSES} processes and {LIMIT:?}"))
+    io::Error::other(format!("too many: the limit is {MAX_UNITS} units, {MAX_PROCESSES} processes and {LIMIT:?}"))
 }
 
 struct Look<'a> {
     root: &'a Root,
     mounts: Vec<CgroupMount>,
-    /// What sockets do, by number, for each network namespace.
+    /// The use of each socket by inode, for each network namespace.
     tables: HashMap<String, HashMap<u64, Use>>,
     deadline: Instant,
     processes: usize,
 }
 
 impl Look<'_> {
-    /// `None` if the unit's processes cannot be found, or are gone.
-    fn unit(&mut self, running: &Running, at: Time) -> io::Result<Option<UnitSockets>> {
+    /// `None` if the unit's processes cannot be found or are gone.
+    fn unit(&mut self, running: &RunningUnit, at: Time) -> io::Result<Option<UnitSockets>> {
         let pids = self.processes_of(&running.cgroup);
         let mut seen = UnitSockets { at, unit: running.unit.clone(), processes: 0, listening: 0, connected: 0 };
         // Children share sockets with their parents.
@@ -104,7 +104,7 @@ impl Look<'_> {
         Ok((seen.processes > 0).then_some(seen))
     }
 
-    /// Those in the cgroup and below it, in the hierarchy by which systemd tracks them: v2, or v1 `name=systemd`.
+    /// Processes in the cgroup and below it, in the hierarchy in which systemd tracks them: v2, or v1 `name=systemd`.
     fn processes_of(&self, cgroup: &str) -> Vec<u32> {
         let rank = |mount: &CgroupMount| match mount.version {
             2 => 0,
@@ -137,7 +137,7 @@ impl Look<'_> {
                 break;
             }
             if let Ok(text) = self.root.read(&format!("{directory}/cgroup.procs")) {
-                // Processes of another pid namespace are 0.
+                // Processes in another pid namespace show as 0.
                 pids.extend(text.lines().filter_map(|line| line.trim().parse::<u32>().ok()).filter(|pid| *pid > 0));
             }
             let Ok(entries) = std::fs::read_dir(self.root.path(&directory)) else { continue };
@@ -148,7 +148,7 @@ impl Look<'_> {
         pids
     }
 
-    /// The process's network namespace and the numbers of its sockets; `None` if it is gone.
+    /// The process's network namespace and the inodes of its sockets; `None` if it is gone.
     fn sockets_of(&self, pid: u32) -> io::Result<Option<(String, Vec<u64>)>> {
         let denied = |what: &str, e: io::Error| match e.kind() {
             io::ErrorKind::PermissionDenied => Err(io::Error::new(e.kind(), format!("/proc/{pid}/{what}: {e}"))),
@@ -177,7 +177,7 @@ impl Look<'_> {
                 let Ok(file) = File::open(self.root.path(&path)) else { continue };
                 file.take(MAX_TABLE + 1).read_to_end(&mut text)?;
                 if text.len() as u64 > MAX_TABLE {
-                    return Err(io::Error::other(format!("{path}: more sockets than one look reads")));
+                    return Err(io::Error::other(format!("{path}: too many sockets to read")));
                 }
                 table.extend(parse_table(&String::from_utf8_lossy(&text), protocol));
             }

@@ -1,4 +1,4 @@
-//! Against the real perf: the same recording through perf.data and through `perf script`.
+//! Comparison with the real perf: the same recording through perf.data and through `perf script`.
 //!
 //! Needs root and `perf` (Debian: linux-perf); without them the test is skipped, and says so.
 
@@ -19,7 +19,7 @@ fn perf(arguments: &[&str], dir: &Path, out: Option<&Path>) -> Option<()> {
     command.status().is_ok_and(|status| status.success()).then_some(())
 }
 
-/// What both ways must agree on for each sample: time, core and thread; then command, period, event and the labels of the stack.
+/// What both must agree on for each sample: time, core and thread; then command, period, event and the labels of the stack.
 type Samples = BTreeMap<(u64, u32, u32), (String, u64, String, Vec<String>)>;
 
 fn samples(profile: &Profile) -> Samples {
@@ -38,17 +38,17 @@ fn samples(profile: &Profile) -> Samples {
     profile.samples.iter().map(row).collect()
 }
 
-/// Where two frames are the same although their labels differ: the list in docs/profile.md, "Where we differ from perf".
+/// Frames that are equal although their labels differ: the list in docs/profile.md, "Where we differ from perf".
 fn same_frame(perf: &str, ours: &str) -> bool {
-    // perf 6.1 does not know the stubs of .plt.got and .plt.sec, nor the header of .plt, and shows the module or the function before
-    // them; a function that is chosen at the start has no name there.
+    // perf 6.1 does not know the stubs of .plt.got and .plt.sec or the header of .plt, and shows the module or the preceding function;
+    // IFUNC stubs have no name there.
     let perf_names_it = perf.ends_with("@plt") && perf != "@plt";
-    // libiberty writes a function type as a template's argument as `R (A)`, cpp_demangle as `R(A)`.
+    // For a function type as template argument libiberty writes `R (A)`, cpp_demangle `R(A)`.
     let without_spaces = |name: &str| name.replace(' ', "");
     without_spaces(perf) == without_spaces(ours) || (ours.ends_with("@plt") || ours == ".plt") && !perf_names_it
 }
 
-/// Says that a test cannot run here. `./check` names these at the end, and in CI they are a failure.
+/// Reports that a test cannot run here. `./check` lists these at the end, and in CI they are a failure.
 fn skip(why: &str) {
     use std::io::Write;
     let thread = std::thread::current();
@@ -60,12 +60,12 @@ fn skip(why: &str) {
     }
 }
 
-/// While others have a dozen BPF programs loaded, perf 6.1.187 aborts, on recording and on its own file ("assertion failed at
-/// util/build-id.c:1010", stack smashing): they go soon.
+/// While a dozen BPF programs are loaded, perf 6.1.187 aborts, both recording and reading ("assertion failed at
+/// util/build-id.c:1010", stack smashing). They are soon gone, so retry.
 const TRIES: usize = 20;
 
-/// Records `command` and compares. Names must be the same in the stacks of `whose` commands, all if empty; a share of them may
-/// differ.
+/// Records `command` and compares. Names must match in the stacks of the commands `whose` (all if empty), except for a share of
+/// `tolerated`.
 fn compare(record: &[&str], command: &[&str], whose: &[&str], tolerated: f64) {
     let dir = tempfile::tempdir().expect("a directory");
     let (data, text) = (dir.path().join("perf.data"), dir.path().join("perf.txt"));
@@ -101,12 +101,12 @@ fn compare(record: &[&str], command: &[&str], whose: &[&str], tolerated: f64) {
     assert_eq!(text.len(), data.len());
     let (mut different, mut stray, mut stacks, mut frames) = (0, 0, 0, 0);
     let mut examples: BTreeMap<(String, String), usize> = BTreeMap::new();
-    // perf looks up the first address of a file before it knows how the file is laid out; that one may stay unnamed.
+    // perf looks up the first address of a file before it knows the file's layout; that one may stay unnamed.
     let mut first_of_file = BTreeSet::new();
     for (key, (comm, period, event, stack)) in &text {
         let other = data.get(key).unwrap_or_else(|| panic!("{key:?} {comm} is not in perf.data"));
         assert_eq!((comm, period, event), (&other.0, &other.1, &other.2), "{key:?}");
-        // perf drops a stack that went astray; we keep it up to there.
+        // perf drops a broken stack; we keep it up to the break.
         if stack.is_empty() && !other.3.is_empty() {
             stray += 1;
             continue;
@@ -128,7 +128,7 @@ fn compare(record: &[&str], command: &[&str], whose: &[&str], tolerated: f64) {
         println!("{count} times perf script {theirs:.200}, perf.data {ours:.200}");
     }
     println!("{different} of {stacks} stacks ({frames} frames) differ, {stray} went astray; {:?}", symbols.problems);
-    // Of others' stacks nothing may be left up to there.
+    // Other commands' stacks may be broken from the start.
     let led_astray = report.count(OddityKind::StrayStack);
     assert!(if whose.is_empty() { stray == led_astray } else { stray <= led_astray }, "{stray} of {led_astray}");
     assert!(f64::from(different) <= (tolerated * f64::from(stacks)).ceil(), "{different} of {stacks} stacks differ");
@@ -150,20 +150,20 @@ fn several_events_and_compressed_records_read_alike_both_ways() {
     compare(&["-F", "999", "-e", "cpu-clock,page-faults", "-z"], &BUSY, &[], 0.0);
 }
 
-/// Whatever runs here meanwhile is read; only what we started is known to have names that perf and we agree on.
+/// Everything running is read; only for what we started are the names known to agree with perf's.
 #[test]
 fn the_whole_machine_reads_alike_both_ways() {
     compare(&["-F", "199", "-a"], &BUSY, &["sh", "ls", "perl"], 0.0);
 }
 
-/// C++ with templates, if there is such a program.
+/// C++ with templates, if such a program is installed.
 #[test]
 fn generated_code_and_templates_read_alike_both_ways() {
     let script = "let m = {}; for (let i = 0; i < 3e5; i++) m['k' + i % 999] = JSON.stringify({i, a: [i]})";
     compare(&["-F", "999"], &["node", "--perf-basic-prof", "-e", script], &[], 0.0);
 }
 
-/// Of several names for one address perf may choose another: its Rust names are sometimes of another length, and length decides.
+/// Of several names for one address perf may choose another: its Rust names sometimes differ in length, and length decides.
 #[test]
 fn rust_reads_alike_both_ways() {
     compare(&["-F", "9999"], &["rustc", "--explain", "E0382"], &[], 0.02);

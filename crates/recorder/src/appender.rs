@@ -1,4 +1,4 @@
-//! Brings what was seen into the file, and keeps account of what did not get there.
+//! Writes evidence into the file, and keeps account of what could not be written.
 
 use crate::warn;
 use coroner_evidence::recording::{FindingRow, PROBE, RecordingError, Writer};
@@ -7,30 +7,30 @@ use coroner_evidence::{CoreTicks, Evidence, Process, Thread, ThreadSample, Unsee
 use coroner_profile::recording::SampleWriter;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Fragments are handed to the file this often by [`Appender::take`]; the recorder's store has a pace of its own.
+/// How often [`Appender::take`] commits; the recorder's store has its own pace.
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
-/// Evidence that does not fit on the disk waits for room. When the newer part of it is so old, the older part goes: so half a minute
-/// to a whole one is kept …
+/// Evidence that does not fit on the disk waits in two parts. When the newer part is this old, the older part is dropped: 30 to
+/// 60 s are kept …
 const PART: Duration = Duration::from_secs(30);
-/// … and so much of it, as a guest on the node must stay small.
+/// … within this limit, as the recorder must stay small.
 const MOST_WAITING_BYTES: usize = 16 << 20;
 
 pub struct Appender {
     writer: Writer,
-    /// Seen, and not in the file yet.
+    /// Not in the file yet.
     waiting: Evidence,
     waiting_bytes: usize,
-    /// Everything before is in the file, in `older` or given up.
+    /// Everything before this is in the file, in `older`, or dropped.
     waiting_from: SystemTime,
-    /// What waits for longer, and since when.
+    /// What has waited for longer, and since when.
     older: Option<(Evidence, SystemTime)>,
     older_bytes: usize,
     tried: SystemTime,
-    /// Given up, and the file does not know of it yet.
+    /// Dropped, but not noted in the file yet.
     gap: Option<Gap>,
     complained: bool,
     pub lost: Duration,
-    /// Looks at the cores that are in the file.
+    /// Number of core readings in the file.
     pub looks: usize,
 }
 
@@ -49,7 +49,7 @@ impl Gap {
             probe: PROBE.to_owned(),
             what: format!("{seconds:.1} seconds of this recording, {from} to {to}"),
             why: self.why.clone(),
-            how_to_see: "make room and record again".to_owned(),
+            how_to_see: "free disk space and record again".to_owned(),
         }
     }
 }
@@ -76,17 +76,17 @@ impl Appender {
         }
     }
 
-    /// Takes what was seen, and brings it into the file when it is time.
+    /// Takes a fragment, and commits when it is time.
     pub fn take(&mut self, fragment: Evidence) {
         self.hold(fragment);
-        // A wall clock that was set back must not keep us from trying.
+        // A wall clock that was set back must not delay the next commit.
         if self.tried.elapsed().is_ok_and(|since| since < COMMIT_EVERY) {
             return;
         }
         let _ = self.try_commit();
     }
 
-    /// Takes what was seen, for the next commit.
+    /// Takes a fragment for the next commit.
     pub fn hold(&mut self, fragment: Evidence) {
         self.waiting_bytes += bytes_of(&fragment);
         self.waiting.append(fragment);
@@ -96,21 +96,21 @@ impl Appender {
         &mut self.writer
     }
 
-    /// Brings what waits into the file. What does not fit waits for room, within bounds.
+    /// Writes what waits into the file. What does not fit keeps waiting, within bounds.
     pub fn try_commit(&mut self) -> Result<(), RecordingError> {
         self.try_commit_with(&mut SampleWriter::default())
     }
 
-    /// The same, with samples that wait as well.
+    /// The same, with pending samples.
     pub fn try_commit_with(&mut self, samples: &mut SampleWriter) -> Result<(), RecordingError> {
         self.try_parts(samples)?;
         if std::mem::take(&mut self.complained) {
-            warn("the disk has room again; recording continues");
+            warn("the disk can be written again; recording continues");
         }
         Ok(())
     }
 
-    /// The same without samples, where more follows that may not fit: whether there is room again is not said yet.
+    /// The same without samples. More follows that may not fit, so it does not report yet that the disk can be written again.
     pub fn try_commit_first(&mut self) -> Result<(), RecordingError> {
         self.try_parts(&mut SampleWriter::default())
     }
@@ -120,7 +120,7 @@ impl Appender {
         self.commit(samples).map_err(|error| {
             if !std::mem::replace(&mut self.complained, true) {
                 warn(&format!(
-                    "{error}; recording continues in memory, which holds at least the last {} s; older data is lost",
+                    "{error}; recording continues in memory; only the last {} s or more are kept",
                     PART.as_secs()
                 ));
             }
@@ -133,7 +133,7 @@ impl Appender {
         })
     }
 
-    /// The last commit: all, else what is described once, else that something is missing.
+    /// The last commit: everything; failing that, what is described only once; failing that, a note of the gap.
     pub fn take_leave(&mut self) -> Result<(), RecordingError> {
         let none = &mut SampleWriter::default();
         let Err(_) = self.commit(none) else { return Ok(()) };
@@ -170,13 +170,13 @@ impl Appender {
         Ok(())
     }
 
-    /// Lets go of all that waits.
+    /// Drops everything that waits.
     fn give_up(&mut self, error: &RecordingError) {
         self.give_up_older(error);
         self.give_up_older(error);
     }
 
-    /// Lets go of the older part of what waits, but for what is said only once: without it, what comes later could not be understood.
+    /// Drops the older part of what waits, except what is recorded only once: later evidence makes no sense without it.
     /// The newer part becomes the older one.
     fn give_up_older(&mut self, error: &RecordingError) {
         let now = SystemTime::now();
@@ -207,7 +207,7 @@ impl Appender {
     }
 }
 
-/// Roughly what it takes in memory.
+/// Roughly its size in memory.
 pub fn bytes_of(evidence: &Evidence) -> usize {
     let cores: usize = evidence.core_times.iter().map(|t| t.cores.len() * size_of::<CoreTicks>()).sum();
     let points: usize = evidence.counters.iter().map(|(_, points)| size_of_val(points)).sum();
@@ -217,7 +217,7 @@ pub fn bytes_of(evidence: &Evidence) -> usize {
         .iter()
         .map(|scan| {
             let paths: usize = scan.zombies.iter().map(|z| z.path.len()).sum();
-            // A file's path is about as long as the struct.
+            // A file's path is about as large as the struct.
             paths + size_of_val(&*scan.zombies) + size_of_val(&*scan.holds) + size_of_val(&*scan.files) * 2
         })
         .sum();
@@ -226,7 +226,7 @@ pub fn bytes_of(evidence: &Evidence) -> usize {
         + log
         + zombies
         + evidence.thread_samples.len() * size_of::<ThreadSample>()
-        // Names and paths are as long as the structs again.
+        // Names and paths are about as large as the structs.
         + evidence.processes.len() * size_of::<Process>() * 2
         + evidence.threads.len() * size_of::<Thread>() * 2
 }
@@ -239,7 +239,7 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    /// A small file system of its own; gone when this goes, also if the test fails.
+    /// A small file system, unmounted on drop, also if the test fails.
     struct Tmpfs(tempfile::TempDir);
 
     impl Tmpfs {
@@ -294,17 +294,17 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_on_a_full_disk_is_told_in_the_file() {
+    fn a_gap_from_a_full_disk_is_noted_in_the_file() {
         let Some(tmpfs) = Tmpfs::mount("2m") else { return };
         let path = tmpfs.path().join("a.coroner");
         let mut recorder = Appender::new(Writer::create(&path).unwrap());
         take_now(&mut recorder, Evidence { node: Some(Node::default()), ..look(1) });
         assert_eq!((recorder.looks, recorder.lost), (1, Duration::ZERO));
-        // More than the disk has, and more than may wait.
+        // More than fits on the disk, and more than may wait.
         take_now(&mut recorder, log(MOST_WAITING_BYTES + 1));
         assert!(recorder.lost > Duration::ZERO && recorder.waiting.log.is_empty());
         take_now(&mut recorder, look(2));
-        assert_eq!(recorder.looks, 2, "there is room for little things");
+        assert_eq!(recorder.looks, 2, "small things still fit");
         recorder.take_leave().unwrap();
         recorder.finish(&[]).unwrap();
         let evidence = read(&path).unwrap().evidence;
@@ -315,12 +315,12 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_stays_full_to_the_end_still_gets_the_last_words() {
+    fn the_gap_is_noted_even_if_the_disk_stays_full_to_the_end() {
         let Some(tmpfs) = Tmpfs::mount("2m") else { return };
         let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
         let mut recorder = Appender::new(Writer::create(&path).unwrap());
         take_now(&mut recorder, look(1));
-        // To the last byte: fails when nothing more fits.
+        // Fills the disk to the last byte: fails when nothing more fits.
         assert!(std::fs::write(&ballast, vec![7; 2 << 20]).is_err());
         take_now(&mut recorder, log(300_000));
         assert_eq!((recorder.waiting.log.len(), recorder.lost), (1, Duration::ZERO), "it waits for room");
@@ -333,13 +333,13 @@ mod tests {
     }
 
     #[test]
-    fn of_what_waits_for_long_the_older_part_goes() {
+    fn of_evidence_that_waits_for_long_the_older_part_is_dropped() {
         let Some(tmpfs) = Tmpfs::mount("2m") else { return };
         let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
         let mut recorder = Appender::new(Writer::create(&path).unwrap());
         assert!(std::fs::write(&ballast, vec![7; 2 << 20]).is_err());
         for part in 0..4 {
-            // Too large for what is left.
+            // Too large for the space left.
             take_now(&mut recorder, log(300_000));
             take_now(&mut recorder, Evidence { node: (part == 0).then(Node::default), ..look(10 + part) });
             recorder.waiting_from -= PART;
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_if_room_comes_back() {
+    fn nothing_is_lost_if_the_disk_gets_room_in_time() {
         let Some(tmpfs) = Tmpfs::mount("2m") else { return };
         let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
         let mut recorder = Appender::new(Writer::create(&path).unwrap());

@@ -1,4 +1,4 @@
-//! How the recorder is told what to do: a TOML file, and arguments that take precedence.
+//! The recorder's configuration: a TOML file, overridden by command line arguments.
 
 mod file;
 
@@ -11,9 +11,9 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     pub dir: PathBuf,
-    /// All segments together, in bytes. Incidents have a limit of their own.
+    /// Limit for all segments together, in bytes. Incidents have their own limit.
     pub max_size: u64,
-    /// Stack samples a second of each core; 0: none.
+    /// Stack samples per second and core; 0: none.
     pub rate: u32,
     pub incidents: IncidentConfig,
     pub triggers: TriggerConfig,
@@ -23,34 +23,34 @@ pub struct Config {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct IncidentConfig {
-    /// What is kept from before the trigger and after it.
+    /// Time to keep before and after the trigger.
     pub before: Duration,
     pub after: Duration,
-    /// All incident files together, in bytes; the oldest go first.
+    /// Limit for all incident files together, in bytes; the oldest are removed first.
     pub max_size: u64,
-    /// The suspected core is sampled so often, for so long, and so long in an hour at most.
+    /// The suspected core is sampled at this rate, for this long, and at most this long per hour.
     pub escalate_rate: u32,
     pub escalate_for: Duration,
     pub escalate_per_hour: Duration,
-    /// Run for each incident when it is complete, with its facts in the environment; at most once in `hook_every`.
+    /// Run for each complete incident, described by environment variables; at most once per `hook_every`.
     pub hook: Vec<String>,
     pub hook_every: Duration,
-    /// An incident of the same code and subject within this time after the last one is counted there, not frozen anew.
+    /// A repeat with the same code and subject within this time is counted in the existing incident; no new one is frozen.
     pub quiet: Duration,
 }
 
-/// When an incident begins.
+/// What triggers an incident.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TriggerConfig {
-    /// A core that is in system, interrupt or softirq mode for so long without a pause. Zero: never.
+    /// A core spends this long in system, interrupt or softirq mode without a pause. Zero: never.
     pub core_saturated: Duration,
-    /// Packets that a core dropped within ten seconds. 0: never.
+    /// Packets dropped by one core within ten seconds. 0: never.
     pub softnet_drops: u64,
-    /// Restarts of a unit within ten minutes. 0: never.
+    /// Restarts of one unit within ten minutes. 0: never.
     pub unit_restarts: u64,
-    /// Dead memory cgroups that came within ten minutes. 0: never.
+    /// New dead memory cgroups within ten minutes. 0: never.
     pub zombie_growth: u64,
-    /// Lines of the kernel log: NIC reset or watchdog, soft lockup and other stalls, OOM kills.
+    /// Kernel log lines: NIC resets and watchdog timeouts; soft lockups and other stalls; OOM kills.
     pub nic_reset: bool,
     pub kernel_stall: bool,
     pub oom_kill: bool,
@@ -60,13 +60,13 @@ pub struct TriggerConfig {
 pub struct DiagnosisConfig {
     /// How often the recorder diagnoses its node. Zero: never.
     pub every: Duration,
-    /// What all diagnoses together may take, in percent of one core; a longer pause keeps it.
+    /// CPU limit for all diagnoses together, in percent of one core; the pause between them is stretched to keep it.
     pub max_cpu: f64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricsConfig {
-    /// Where /metrics is served; `None`: nowhere.
+    /// Address of /metrics; `None`: not served.
     pub listen: Option<std::net::SocketAddr>,
 }
 

@@ -1,7 +1,7 @@
-//! The recorder's ear: a socket in its directory that hears `coroner mark`.
+//! The control socket in the recorder's directory, for `coroner mark`.
 //!
-//! One line in, one line out: `mark TEXT` (or as JSON: `{"mark": "TEXT"}`), answered by `ok` or `error: why`. It listens on a
-//! thread of its own; whoever connects and says nothing keeps nobody waiting for long, and what is said is bounded.
+//! One line in, one line out: `mark TEXT` (or as JSON: `{"mark": "TEXT"}`), answered by `ok` or `error: why`. It has its own
+//! thread; silent clients time out, and a request's length is bounded.
 
 use anyhow::{Context, bail};
 use coroner_source::directory::control_socket;
@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 /// The longest line.
 const MOST_BYTES: u64 = 4096;
-/// How long somebody may take to say it.
+/// How long a client may take to send it.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Marks that wait to be heard by the recorder, which asks five times a second.
+/// Most marks waiting for the main loop, which fetches them five times a second.
 const MOST_WAITING: usize = 16;
 
 pub struct Control {
@@ -31,17 +31,17 @@ pub struct Control {
 impl Control {
     pub fn listen(directory: &Path) -> anyhow::Result<Control> {
         let socket = control_socket(directory);
-        // Ours: the directory is locked. A recorder that was killed leaves its socket behind.
+        // Left by a killed recorder: we hold the directory's lock.
         match std::fs::remove_file(&socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("{}: cannot remove it", socket.display()));
+                return Err(error).with_context(|| format!("cannot remove {}", socket.display()));
             }
             _ => {}
         }
-        let listener = bind(&socket).with_context(|| format!("{}: cannot listen", socket.display()))?;
-        // Only who may write the directory may speak; and the directory is 0700 until then.
+        let listener = bind(&socket).with_context(|| format!("cannot listen on {}", socket.display()))?;
+        // Only the directory's owner may connect; until this is set, the directory's 0700 protects the socket.
         std::fs::set_permissions(&socket, Permissions::from_mode(0o600))
-            .with_context(|| format!("{}: cannot restrict its permissions", socket.display()))?;
+            .with_context(|| format!("cannot restrict the permissions of {}", socket.display()))?;
         let (sender, marks) = sync_channel(MOST_WAITING);
         let ended = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&ended);
@@ -52,7 +52,7 @@ impl Control {
         Ok(Control { socket, ended, marks })
     }
 
-    /// What was said since the last call.
+    /// Marks received since the last call.
     pub fn marks(&self) -> Vec<String> {
         self.marks.try_iter().collect()
     }
@@ -61,7 +61,7 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
-        // Whoever connects now wakes the thread, which finds that it is over.
+        // A connection wakes the thread, which then sees `ended`.
         let _ = connect(&self.socket);
         let _ = std::fs::remove_file(&self.socket);
     }
@@ -73,7 +73,7 @@ fn hear_all(listener: &UnixListener, marks: &SyncSender<String>, ended: &AtomicB
             return;
         }
         let Ok(mut stream) = stream else {
-            // Out of descriptors: a moment later there may be some.
+            // Out of file descriptors: some may be free in a moment.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
@@ -90,13 +90,13 @@ fn hear_all(listener: &UnixListener, marks: &SyncSender<String>, ended: &AtomicB
     }
 }
 
-/// What one caller says; `None` if it goes without a word.
+/// One client's mark; `None` if it disconnects without a request.
 fn hear(stream: &UnixStream) -> anyhow::Result<Option<String>> {
     let until = Instant::now() + PATIENCE;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = Vec::new();
     let mut reader = BufReader::new(stream).take(MOST_BYTES);
-    // A byte at a time is slow talk, too: the whole line has one time limit.
+    // One time limit for the whole line: a client may also send a byte at a time.
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -139,12 +139,12 @@ fn said(line: &str) -> anyhow::Result<String> {
     };
     let text: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.is_empty() {
-        bail!("a mark needs a text: mark TEXT");
+        bail!("a mark needs text: mark TEXT");
     }
     Ok(text)
 }
 
-/// Says something to the recorder that writes into this directory.
+/// Sends a mark to the recorder that writes into this directory.
 pub fn mark(directory: &Path, text: &str) -> anyhow::Result<()> {
     let socket = control_socket(directory);
     let mut stream = match connect(&socket) {
@@ -157,7 +157,7 @@ pub fn mark(directory: &Path, text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             bail!("{}: permission denied; run as the recorder's user (root)", socket.display())
         }
-        Err(error) => return Err(error).with_context(|| format!("{}: cannot connect", socket.display())),
+        Err(error) => return Err(error).with_context(|| format!("cannot connect to {}", socket.display())),
     };
     let hangs = || format!("{}: the recorder does not answer; is it stopped?", socket.display());
     stream.set_read_timeout(Some(PATIENCE + PATIENCE))?;
@@ -168,12 +168,12 @@ pub fn mark(directory: &Path, text: &str) -> anyhow::Result<()> {
     stream.take(MOST_BYTES).read_to_string(&mut answer).with_context(hangs)?;
     match answer.trim() {
         "ok" => Ok(()),
-        "" => bail!("the recorder is stopping; the mark was not taken"),
+        "" => bail!("the recorder is stopping; the mark was not recorded"),
         other => bail!("{}", other.strip_prefix("error: ").unwrap_or(other)),
     }
 }
 
-/// A socket's address has 108 bytes; a longer path is reached through its directory.
+/// A socket address holds 108 bytes; a longer path is reached through its directory's descriptor.
 fn bind(socket: &Path) -> io::Result<UnixListener> {
     through_directory(socket, |path| UnixListener::bind(path))
 }
@@ -209,7 +209,7 @@ mod tests {
 
     fn ask(directory: &Path, bytes: &[u8]) -> String {
         let mut stream = connect(&control_socket(directory)).unwrap();
-        // It may close before it has read all of a line that is too long.
+        // It may close before it has read all of an overlong line.
         let _ = stream.write_all(bytes);
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_heard_and_nonsense_is_told() {
+    fn marks_are_received_and_nonsense_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let control = Control::listen(directory.path()).unwrap();
         let mode = std::fs::metadata(control_socket(directory.path())).unwrap().permissions().mode();
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(ask(directory.path(), b"mark by hand\n"), "ok\n");
         assert_eq!(heard(&control), ["by hand"]);
         assert!(ask(directory.path(), b"stop\n").contains("expected: mark TEXT"));
-        assert!(ask(directory.path(), b"mark \n").contains("needs a text"));
+        assert!(ask(directory.path(), b"mark \n").contains("needs text"));
         assert!(ask(directory.path(), b"{\"x\": 1}\n").contains("expected {"));
         assert!(ask(directory.path(), b"mark \xff\n").contains("UTF-8"));
         let long = format!("mark {}\n", "x".repeat(5000));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_nobody_fetches_are_refused_and_a_dead_socket_is_replaced() {
+    fn too_many_marks_are_refused_and_a_dead_socket_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         drop(UnixListener::bind(control_socket(directory.path())).unwrap());
         let error = mark(directory.path(), "x").unwrap_err().to_string();

@@ -1,8 +1,8 @@
-//! The recorder's own diagnoses. Every few minutes a child (`coroner diagnose-recorded`) reads the last minutes back out of the
-//! segments and diagnoses them as `coroner diagnose --from DIR` does; what it concludes is kept in the history.
+//! The recorder's own diagnoses. Every few minutes a child (`coroner diagnose-recorded`) reads the last minutes from the segments
+//! and diagnoses them as `coroner diagnose --from DIR` does; its conclusions are kept in the history.
 //!
-//! A diagnosis of a large node takes seconds of CPU. The pause after each is as long as it takes for all of them together to
-//! stay below `diagnosis.max_cpu` (0.2 % of a core).
+//! Diagnosing a large node takes seconds of CPU. The pause after each diagnosis is long enough for all of them together to stay
+//! below `diagnosis.max_cpu` (0.2 % of a core).
 
 use super::config::DiagnosisConfig;
 use super::guest::{Guest, MOST_ANSWERED};
@@ -25,21 +25,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The first one comes soon, so that a history begins.
+/// The first one comes early, so that the history begins.
 const FIRST_AFTER: Duration = Duration::from_secs(60);
-/// Windows overlap by this: nothing falls between two of them, and a trouble across the border is seen whole by one.
+/// Windows overlap by this, so that nothing falls between two of them and one sees a problem at the border whole.
 const OVERLAP: Duration = Duration::from_secs(60);
-/// After a long pause only this much is looked at.
+/// After a long pause, only this much is diagnosed.
 const LONGEST_WINDOW: Duration = Duration::from_secs(600);
 const LIMIT: Duration = Duration::from_secs(60);
 const TURN_EVERY: Duration = Duration::from_millis(250);
-/// What waits for a disk with room: at the usual pace, hours.
+/// Most diagnoses kept in memory while the disk is full: hours at the usual pace.
 const MOST_WAITING: usize = 100;
-/// Problems of one diagnosis that are kept, the worst first, and how long a title may be: together they fit into a pipe.
+/// Most problems kept of one diagnosis, worst first, and the longest title: together they fit into a pipe.
 const MOST_PROBLEMS: usize = 40;
 const MOST_TITLE: usize = 300;
 
-/// What the child answers.
+/// The child's answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Answer {
     pub cpu_ns: u64,
@@ -47,13 +47,13 @@ pub struct Answer {
 }
 
 pub struct DiagnosisThread {
-    /// Dropped to stop it.
+    /// Dropped to stop the thread.
     running: Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl DiagnosisThread {
-    /// `None` where nobody wants diagnoses.
+    /// `None` if diagnoses are switched off.
     pub fn start(
         directory: &Path,
         config: &DiagnosisConfig,
@@ -88,7 +88,7 @@ struct Diagnoses {
     directory: PathBuf,
     config: DiagnosisConfig,
     program: Vec<OsString>,
-    /// Opened when there is something to write.
+    /// Opened at the first write.
     history: Option<HistoryWriter>,
     /// Not written yet, oldest first.
     waiting: VecDeque<Concluded>,
@@ -100,7 +100,7 @@ struct Diagnoses {
 impl Diagnoses {
     fn run(&mut self, stopped: &Receiver<()>, status: &Mutex<Status>) {
         let mut pause = FIRST_AFTER.min(self.config.every);
-        // Anything but a time-out says that the recorder ends.
+        // Anything but a timeout means that the recorder is stopping.
         while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
             let began = Instant::now();
             let Some(outcome) = self.diagnose(stopped) else { return };
@@ -108,19 +108,19 @@ impl Diagnoses {
                 Ok(answer) => self.note(answer),
                 Err(why) => {
                     self.own.failures += 1;
-                    self.complain(&format!("the node could not be diagnosed: {why}"));
-                    // How much CPU it took it did not say; no more than this.
+                    self.complain(&format!("diagnosing the node failed: {why}"));
+                    // An upper bound of its CPU time, which it did not report.
                     began.elapsed()
                 }
             };
             pause = self.config.every.max(took.mul_f64(100.0 / self.config.max_cpu));
             self.own.pause_seconds = pause.as_secs_f64();
-            // Plain numbers, right at any moment, whoever panicked.
+            // Plain numbers, valid even if a holder of the lock panicked.
             status.lock().unwrap_or_else(PoisonError::into_inner).diagnoses = Some(self.own.clone());
         }
     }
 
-    /// `None` if the recorder ends meanwhile.
+    /// `None` if the recorder stops meanwhile.
     fn diagnose(&mut self, stopped: &Receiver<()>) -> Option<Result<Answer, String>> {
         let clocks = read_clocks();
         let from = self.window_from(clocks);
@@ -146,7 +146,7 @@ impl Diagnoses {
         }
     }
 
-    /// From a little before the end of the last one, within bounds.
+    /// Starts a little before the end of the last window, within bounds.
     fn window_from(&self, clocks: Clocks) -> u64 {
         let before = |by: Duration| clocks.real_ns.saturating_sub(by.as_nanos() as u64);
         let usual = before(self.config.every.min(LONGEST_WINDOW) + OVERLAP);
@@ -155,7 +155,7 @@ impl Diagnoses {
         goes_on.unwrap_or(usual).clamp(before(LONGEST_WINDOW + OVERLAP), usual)
     }
 
-    /// Returns the CPU time that it took.
+    /// Returns the CPU time it took.
     fn note(&mut self, answer: Answer) -> Duration {
         let Answer { cpu_ns, concluded } = answer;
         let took = Duration::from_nanos(cpu_ns);
@@ -169,7 +169,7 @@ impl Diagnoses {
         }
         match self.write() {
             Ok(()) => self.complained = false,
-            Err(error) => self.complain(&format!("{error:#}; its last diagnoses are kept in memory")),
+            Err(error) => self.complain(&format!("{error:#}; the latest diagnoses are kept in memory")),
         }
         took
     }
@@ -187,7 +187,7 @@ impl Diagnoses {
                 }
             };
             if let Err(error) = history.note(oldest) {
-                // Whatever happened to the file, the next attempt looks at it again.
+                // Whatever happened to the file, the next attempt opens it again.
                 self.history = None;
                 return Err(error.into());
             }
@@ -196,7 +196,7 @@ impl Diagnoses {
         Ok(())
     }
 
-    /// Once, until it works again.
+    /// Warns once, until it works again.
     fn complain(&mut self, what: &str) {
         if !std::mem::replace(&mut self.complained, true) {
             warn(what);
@@ -212,11 +212,11 @@ fn problems_by_code(concluded: &Concluded) -> BTreeMap<(String, String), u64> {
     problems
 }
 
-/// The child's work: diagnoses what was recorded between two moments, and says what it came to.
+/// The child's work: diagnoses what was recorded between two moments.
 pub fn conclude(directory: &Path, from_real_ns: u64, to_real_ns: u64) -> anyhow::Result<Answer> {
     let mut recording = read_span(directory, &Span::Between { from_real_ns, to_real_ns })?;
     let evidence = &mut recording.evidence;
-    ensure!(evidence.window().is_some(), "{}: no look at the cores in the last minutes", directory.display());
+    ensure!(evidence.window().is_some(), "{}: no core times were recorded in the last minutes", directory.display());
     kernel_work::add(directory, evidence);
     let diagnosis = diagnose(evidence);
     let (from, until) = diagnosis.window_real_ns.context("the recording has no wall clock")?;
@@ -233,7 +233,7 @@ pub fn conclude(directory: &Path, from_real_ns: u64, to_real_ns: u64) -> anyhow:
     Ok(answer)
 }
 
-/// The verdicts, then what hurts without a known cause.
+/// The verdicts, then unexplained harm.
 fn problems(diagnosis: &Diagnosis) -> Vec<Problem> {
     let conclusion = &diagnosis.conclusion;
     let verdicts = conclusion.verdicts.iter().map(|verdict| Problem {
@@ -276,7 +276,7 @@ fn shortened(title: &str) -> String {
 /// Prints the answer for the recorder.
 pub fn answer(answer: &Answer) -> anyhow::Result<String> {
     let text = serde_json::to_string(answer)?;
-    ensure!(text.len() < MOST_ANSWERED, "the diagnosis does not fit into an answer ({} bytes)", text.len());
+    ensure!(text.len() < MOST_ANSWERED, "the diagnosis is too large to hand back ({} bytes)", text.len());
     Ok(text)
 }
 
@@ -310,13 +310,13 @@ mod tests {
         assert_eq!(diagnoses.window_from(at(10_000)) / SECOND, 9_760);
         diagnoses.looked_until_real_ns = Some(9_700 * SECOND);
         assert_eq!(diagnoses.window_from(at(10_000)) / SECOND, 9_640);
-        // After a long pause, and where the clock was set back.
+        // After a long pause, and after the clock was set back.
         assert_eq!(diagnoses.window_from(at(20_000)) / SECOND, 19_340);
         assert_eq!(diagnoses.window_from(at(5_000)) / SECOND, 4_760);
     }
 
     #[test]
-    fn what_a_child_concludes_is_kept_and_counted_and_what_cannot_be_written_waits() {
+    fn conclusions_are_kept_and_counted_and_wait_while_they_cannot_be_written() {
         let dir = tempfile::tempdir().unwrap();
         let problem = Problem {
             key: "oom-kill".to_owned(),
@@ -340,14 +340,14 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_fails_says_why() {
+    fn a_failing_child_says_why() {
         let (_running, stopped) = channel();
         let mut diagnoses = diagnoses(Path::new("/"), "echo 'coroner: the disk is gone' >&2; exit 2");
         assert_eq!(diagnoses.diagnose(&stopped).unwrap().unwrap_err(), "the disk is gone");
     }
 
     #[test]
-    fn a_child_is_ended_with_the_recorder() {
+    fn a_child_is_killed_when_the_recorder_stops() {
         let (running, stopped) = channel();
         drop(running);
         let mut diagnoses = diagnoses(Path::new("/"), "sleep 600");

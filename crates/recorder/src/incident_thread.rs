@@ -1,5 +1,5 @@
-//! Incidents on a thread of their own: their files lie on a disk that may hang, just when there is one, and the main loop must
-//! go on looking.
+//! Incidents have their own thread: the disk with their files may hang, most likely during an incident, and must not block the
+//! main loop.
 
 use super::incidents::Incidents;
 use super::run::read_clocks;
@@ -12,17 +12,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// While one is open its children and its window's end are looked after this often.
+/// How often to check the children and the end of the window while an incident is open.
 const TURN_EVERY: Duration = Duration::from_millis(200);
 const IDLE: Duration = Duration::from_secs(1);
-/// Triggers that a hanging disk keeps waiting; more are lost, and there are hardly ever two.
+/// Most triggers waiting for a hanging disk; more are dropped. There are hardly ever two.
 const MOST_WAITING: usize = 256;
 
 pub struct IncidentThread {
     noticed: Sender<(News, Clocks)>,
-    /// So many triggers were not taken yet.
+    /// Triggers not taken yet.
     waiting: Arc<AtomicUsize>,
-    told: Arc<Mutex<Told>>,
+    told: Arc<Mutex<Overview>>,
     thread: JoinHandle<()>,
 }
 
@@ -31,9 +31,9 @@ enum News {
     Over(Over),
 }
 
-/// What the others ask for.
+/// What other threads need to know of the incidents.
 #[derive(Debug, Clone, Default)]
-pub struct Told {
+pub struct Overview {
     pub needed_from_real_ns: Option<u64>,
     pub escalation: Option<(u32, u32)>,
     pub counts: BTreeMap<String, u64>,
@@ -44,7 +44,7 @@ impl IncidentThread {
     pub fn start(incidents: Incidents) -> std::io::Result<IncidentThread> {
         let (noticed, receiver) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let told = Arc::new(Mutex::new(Told::default()));
+        let told = Arc::new(Mutex::new(Overview::default()));
         let (theirs, taken) = (Arc::clone(&told), Arc::clone(&waiting));
         let run = move || run(incidents, &receiver, &taken, &theirs);
         let thread = std::thread::Builder::new().name("incidents".to_owned()).spawn(run)?;
@@ -59,24 +59,24 @@ impl IncidentThread {
         }
     }
 
-    /// Is never let go: there are no more ends than beginnings, and without its end an incident would go on for ever.
+    /// Never dropped: there are no more ends than beginnings, and without its end an incident would last for ever.
     pub fn end(&self, over: Over, clocks: Clocks) {
         let _ = self.noticed.send((News::Over(over), clocks));
     }
 
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> Overview {
         lock(&self.told).clone()
     }
 
-    /// What is open is frozen as it is.
-    pub fn finish(self) -> Told {
+    /// Freezes what is open as it is.
+    pub fn finish(self) -> Overview {
         drop(self.noticed);
         let _ = self.thread.join();
         lock(&self.told).clone()
     }
 }
 
-fn run(mut incidents: Incidents, noticed: &Receiver<(News, Clocks)>, waiting: &AtomicUsize, told: &Mutex<Told>) {
+fn run(mut incidents: Incidents, noticed: &Receiver<(News, Clocks)>, waiting: &AtomicUsize, told: &Mutex<Overview>) {
     loop {
         let wait = if incidents.needed_from_real_ns().is_some() { TURN_EVERY } else { IDLE };
         match noticed.recv_timeout(wait) {
@@ -91,14 +91,14 @@ fn run(mut incidents: Incidents, noticed: &Receiver<(News, Clocks)>, waiting: &A
         let clocks = read_clocks();
         incidents.turn(clocks);
         let escalation = incidents.escalation(clocks.at);
-        *lock(told) = Told { escalation, ..of(&incidents) };
+        *lock(told) = Overview { escalation, ..of(&incidents) };
     }
     incidents.finish(read_clocks());
     *lock(told) = of(&incidents);
 }
 
-fn of(incidents: &Incidents) -> Told {
-    Told {
+fn of(incidents: &Incidents) -> Overview {
+    Overview {
         needed_from_real_ns: incidents.needed_from_real_ns(),
         escalation: None,
         counts: incidents.counts().clone(),
@@ -106,7 +106,7 @@ fn of(incidents: &Incidents) -> Told {
     }
 }
 
-fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
-    // Plain values, right at any moment, whoever panicked.
+fn lock(told: &Mutex<Overview>) -> MutexGuard<'_, Overview> {
+    // Plain values, valid even if a holder of the lock panicked.
     told.lock().unwrap_or_else(PoisonError::into_inner)
 }

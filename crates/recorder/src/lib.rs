@@ -4,20 +4,20 @@
 //! thread "main"    probes at their own pace ─▶ Evidence ─┬─▶ store      (channel, bounded)
 //!                                                        ├─▶ triggers ─▶ thread "incidents" ─▶ child: freeze
 //!                                                        └─▶ meter ─▶ Status ─▶ thread "metrics"
-//! thread "rings"   copies the perf rings' bytes ─────────┴─▶ store      (channel, bounded)
+//! thread "rings"   copies bytes out of the perf rings ───┴─▶ store      (channel, bounded)
 //! thread "store"   decodes samples, names frames, commits once a second, begins and evicts segments
-//! thread "control" hears `coroner mark`
+//! thread "control" listens for `coroner mark`
 //! thread "diagnoses" every few minutes ─▶ child: diagnose ─▶ history
 //! ```
 //!
 //! No thread waits for another: what a full channel cannot take is counted as lost. The directory:
 //!
 //! ```text
-//! D/lock                          held by the recorder that runs
-//! D/control.sock                  its ear
-//! D/2026-05-28T20-26-40Z.coroner  segments, ten minutes each at most, complete in themselves
-//! D/incidents/1.json, 1.coroner   what triggered, and the minutes around it
-//! D/history.db                    what the diagnoses came to
+//! D/lock                          held by the running recorder
+//! D/control.sock                  for `coroner mark`
+//! D/2026-05-28T20-26-40Z.coroner  segments of at most ten minutes, each a complete recording
+//! D/incidents/1.json, 1.coroner   the trigger, and the minutes around it
+//! D/history.db                    conclusions of the diagnoses
 //! ```
 
 pub mod appender;
@@ -42,8 +42,7 @@ mod store;
 pub mod trigger;
 pub mod triggers;
 
-/// A line for whoever runs the recorder: its standard error, and so the journal of its service. The program decides how it is
-/// written.
+/// A message for whoever runs the recorder: on standard error, and so in the service's journal. The program formats it.
 fn warn(text: &str) {
     log::warn!("{text}");
 }

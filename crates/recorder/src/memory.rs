@@ -1,6 +1,6 @@
-//! Keeps what the allocator holds near what we use, over months.
+//! Keeps the allocator's memory close to what is in use, over months.
 
-/// Each thread would else get a heap of its own, and what is free in one does not serve another.
+/// Otherwise each thread gets its own heap, and memory free in one is of no use to another.
 pub fn share_heaps() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt only sets a number of the allocator; M_ARENA_MAX may be set at any time.

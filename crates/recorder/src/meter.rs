@@ -1,8 +1,8 @@
-//! From evidence to the few numbers that /metrics tells.
+//! Turns evidence into the few numbers in /metrics.
 //!
-//! Fragments come five times a second for months, so nothing here grows with time: what is kept is the last seconds of the
-//! cores, the last value of each counter, and bounded tables. Counters never fall, as Prometheus takes a fall for a restart: a
-//! unit that has a row of its own keeps it, later ones are summed up.
+//! Fragments come five times a second for months, so nothing here grows with time: it keeps the last seconds of the cores, the
+//! last value of each counter, and bounded tables. Counters never fall, as Prometheus takes a fall for a restart: a unit keeps
+//! its own row once it has one, and later units are summed up.
 
 mod cores;
 mod nics;
@@ -14,28 +14,28 @@ use coroner_diagnosis::zombies::folding::{self, Item, split};
 use coroner_evidence::{CgroupCensus, Evidence, LogLine, Point, Source, Time, Unit, ZombieScan};
 use std::collections::{BTreeMap, HashMap};
 
-/// Rows of their own; all others are one.
+/// Most rows; the rest is summed up in one.
 const MOST_PARENTS: usize = 20;
 const MOST_UNITS: usize = 50;
-/// Units whose last count is remembered. No node has so many; a broken one may.
+/// Most units whose last count is remembered. No healthy node has that many.
 const MOST_TRACKED_UNITS: usize = 20_000;
 const MOST_CORES: usize = coroner_evidence::cores::MAX_CORES;
 
 #[derive(Default)]
 pub struct Meter {
-    /// What was there before we came does not count.
+    /// What happened before does not count.
     started: Option<Time>,
     cores: cores::CoreMeter,
     nics: nics::NicMeter,
     zombies: Option<(Time, ZombieStatus)>,
-    /// By its name the last NRestarts.
+    /// The last NRestarts, by unit name.
     units: HashMap<String, u32>,
     unit_restarts: BTreeMap<String, u64>,
     softnet_dropped: HashMap<String, u64>,
     softnet_drops: Option<u64>,
     oom_killed: Option<u64>,
     oom_kills: Option<u64>,
-    /// Of the kernel log, the newest line that was looked at: a new segment begins with a repetition.
+    /// The newest kernel log line seen: a new segment begins by repeating old ones.
     last_line: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Meter {
         Meter::default()
     }
 
-    /// Takes what was seen since the last call, which `cores` and `real_time` have taken already.
+    /// Takes a fragment that `cores` and `real_time` have taken already.
     pub fn note(&mut self, fragment: &Evidence, cores: &Timeline, real_time: &RealTimeThreads) {
         let looks = fragment.core_times.iter().map(|look| look.at);
         let first = fragment.clocks.iter().map(|clocks| clocks.at).chain(looks).min();
@@ -108,7 +108,7 @@ impl Meter {
         self.zombies = Some((at, update(known)));
     }
 
-    /// NRestarts is set back by `reset-failed` and by a start by hand; what it counts after that are restarts again.
+    /// `reset-failed` and a manual start set NRestarts back to 0; what it counts after that are new restarts.
     fn note_unit(&mut self, unit: &Unit) {
         let Some(now) = unit.restarts else { return };
         let Some(last) = self.units.get_mut(&unit.name) else {
@@ -143,7 +143,7 @@ impl Meter {
     }
 }
 
-/// What a counter rose by since `last`, which becomes its newest value. A first value is no rise, a fall none either.
+/// How much a counter rose since `last`, which becomes its newest value. Neither a first value nor a fall is a rise.
 fn rise(last: &mut Option<u64>, points: &[Point]) -> u64 {
     let mut risen = 0_u64;
     for point in points {
@@ -153,15 +153,15 @@ fn rise(last: &mut Option<u64>, points: &[Point]) -> u64 {
     risen
 }
 
-/// A census counts; names stay as the last scan gave them. Where it cannot tell the dead (in a container it sees a part of the
-/// directories, and the kernel's count is that of the whole node) its other numbers do not fit to those of a scan that can.
+/// A census only counts; names stay as of the last scan. If it cannot count the dead (in a container it sees some of the
+/// directories, but the kernel's count is for the whole node), its other numbers do not fit those of a scan that can.
 fn of_census(census: &CgroupCensus, known: ZombieStatus) -> ZombieStatus {
     if census.dying.is_none() && known.dead.is_some() {
         return known;
     }
     ZombieStatus {
         tracked: census.tracked,
-        // A walk that was cut short counted some of them: no number is better than a wrong one.
+        // A truncated walk counted only some of them: no number is better than a wrong one.
         live: (!census.truncated).then_some(census.live),
         dead: census.dying,
         by_parent: known.by_parent,
@@ -177,14 +177,14 @@ fn of_scan(scan: &ZombieScan, known: ZombieStatus) -> ZombieStatus {
     }
 }
 
-/// The parents with most dead children; those that differ only in an id are one, so that pods that come and go do
-/// not make new series for ever.
+/// The parents with most dead children. Parents that differ only in an id are one, so that short-lived pods do not create ever
+/// more series.
 fn by_parent(scan: &ZombieScan) -> Vec<(String, u64)> {
     let named = scan.zombies.iter().map(|zombie| {
         let (parent, name) = split(&zombie.path);
         Item { parent, name, count: 1, bytes: 0 }
     });
-    // Where they have no names, some kernels count them by parent, others do not.
+    // Without names, some kernels still count them by parent.
     let placed = scan.below.iter().filter_map(|below| {
         Some(Item { parent: &below.parent, name: "*", count: below.dead.filter(|&dead| dead > 0)?, bytes: 0 })
     });

@@ -1,9 +1,9 @@
-//! What systemd is told: that we are up, what we do, that we are still alive. Without systemd nothing happens.
+//! Notifications to systemd: ready, status, watchdog. Without systemd, nothing happens.
 
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 
-/// The service is up: its directory is ours, its probes and rings are open.
+/// The service is up: the directory is locked, probes and rings are open.
 pub fn ready() {
     tell(&[NotifyState::Ready]);
 }
@@ -18,13 +18,13 @@ pub fn status(text: &str) {
     tell(&[NotifyState::Status(&text.replace(['\n', '\r'], " "))]);
 }
 
-/// A manager that does not listen is no reason to stop recording.
+/// A service manager that does not listen is no reason to stop recording.
 fn tell(state: &[NotifyState]) {
     let _ = sd_notify::notify(state);
 }
 
-/// Tells systemd that the main loop turns, if it wants to know (WatchdogSec=): twice in each period, as it asks for
-/// (sd_watchdog_enabled(3)). It is the main loop that must call it, so that a loop that hangs is noticed.
+/// Pings systemd's watchdog (WatchdogSec=) twice per period, as sd_watchdog_enabled(3) recommends. Only the main loop may call
+/// it, so that a hanging loop is noticed.
 pub struct Watchdog {
     every: Option<Duration>,
     told: Option<Instant>,
@@ -35,7 +35,7 @@ impl Watchdog {
         Watchdog { every: sd_notify::watchdog_enabled().map(|period| period / 2), told: None }
     }
 
-    /// To be called often; says something only when it is due.
+    /// Call it often; it pings only when due.
     pub fn beat(&mut self) {
         let Some(every) = self.every else { return };
         if self.told.is_none_or(|told| told.elapsed() >= every) {

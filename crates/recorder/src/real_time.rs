@@ -1,21 +1,21 @@
-//! Real-time threads: who they are, and how much of a core each had lately.
+//! Real-time threads: which there are, and how much of a core each had lately.
 
 use coroner_evidence::tasks::SchedulingClass;
 use coroner_evidence::{Clocks, Evidence, ThreadKey, Time, Window};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// A node has some hundreds, most of them the kernel's own (a handful for each core).
+/// A node has some hundreds, most of them kernel threads (a handful per core).
 const MOST: usize = 8192;
-/// Each segment describes all threads anew, and segments last ten minutes: who is not described any more is gone.
+/// Each segment describes all threads again and lasts ten minutes: a thread not described for this long is gone.
 const FORGOTTEN: Duration = Duration::from_secs(1800);
-/// What a thread did longer ago says nothing about this second.
+/// What a thread did before says nothing about this second.
 const KEPT: Duration = Duration::from_secs(10);
 const MOST_SAMPLES: usize = 64;
-/// Real-time threads own a core of which they have half, as in the finding core-monopolised. The kernel takes 5 % from them
+/// Real-time threads own a core if they have half of it, as in the finding core-monopolised. The kernel withholds 5 % from them
 /// (sched_rt_runtime_us), or more with a smaller budget.
 pub const OWNED: f64 = 0.5;
-/// Threads are told later than cores, on a loaded node by a second or so.
+/// Threads are reported later than cores, on a loaded node by a second or so.
 pub const LATE: Duration = Duration::from_secs(2);
 /// Threads are read some hundred milliseconds apart from cores.
 const APART: Duration = Duration::from_millis(300);
@@ -43,19 +43,19 @@ struct Ran {
     run_ns: u64,
 }
 
-/// While it spins, a real-time thread has this much of a core: the rest goes to others (sched_rt_runtime_us 950000).
+/// A spinning real-time thread gets this much of a core; the rest goes to others (sched_rt_runtime_us 950000).
 const THROTTLED: f64 = 0.95;
 
 /// What real-time threads had of a core.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RealTimeShare {
-    /// All of them together, of the time and not only of the busy time.
+    /// All of them together, as a share of time, not of busy time.
     pub share: f64,
-    /// The one that had most: `spin[4711] (SCHED_FIFO 50)`.
+    /// The thread with the largest share: `spin[4711] (SCHED_FIFO 50)`.
     pub most: String,
     /// Its name.
     pub comm: String,
-    /// From the look before the last one at it until it had run for as long as it did: it may have stopped before the last look.
+    /// From the last but one look at it, for as long as it ran since: it may have stopped before the last look.
     pub ran: Window,
 }
 
@@ -94,7 +94,7 @@ impl RealTimeThreads {
                 && sample.at.since(born) < KEPT
                 && sample.at > born
             {
-                // Before its birth it had nothing: so the first look at a young thread tells what it had since.
+                // It had run for 0 ns at its birth: so the first look at a young thread already yields a share.
                 thread.samples.push_back(Ran { at: born, core: sample.core, run_ns: 0 });
             }
             thread.last_told = sample.at;
@@ -107,7 +107,7 @@ impl RealTimeThreads {
         }
     }
 
-    /// What they had of a core about this time. `None` if none of them was seen there.
+    /// Their share of a core around this window. `None` if none of them was seen there.
     pub fn share(&self, core: u32, window: Window) -> Option<RealTimeShare> {
         let shares = self.threads.iter().filter_map(|(key, thread)| Some((thread.share(core, window)?, key, thread)));
         let shares: Vec<_> = shares.collect();
@@ -123,14 +123,14 @@ impl RealTimeThreads {
 }
 
 impl RealTimeThread {
-    /// Its share about that time, and when it ran.
+    /// Its share around this window, and when it ran.
     fn share(&self, core: u32, window: Window) -> Option<(f64, Window)> {
         let last = self.samples.iter().rposition(|ran| ran.at <= window.to + APART)?;
         let to = self.samples[last];
         if to.at < window.from || to.core != core {
             return None;
         }
-        // The nearest look that is half a window before: what it did earlier must not thin out what it does now.
+        // The latest look at least half a window earlier: what it did before that must not dilute its share now.
         let long_enough = window.length() / 2;
         let mut earlier = self.samples.range(..last).rev().filter(|ran| to.at.since(ran.at) >= long_enough);
         let from = earlier.next().filter(|from| from.core == core)?;
@@ -141,7 +141,7 @@ impl RealTimeThread {
     }
 }
 
-/// When a thread was born: its start is told in ticks of the clock that goes on during suspend.
+/// When a thread started: the kernel gives that in ticks of the clock that keeps running during suspend.
 fn birth(clocks: &Clocks, key: ThreadKey) -> Option<Time> {
     let suspended = clocks.boot_ns.checked_sub(clocks.at.0)?;
     key.started.checked_mul(10_000_000)?.checked_sub(suspended).map(Time)

@@ -1,7 +1,7 @@
-//! The thread that empties the perf rings, whatever the other threads wait for: with each commit in peace, five times a second where much
-//! is written (a high rate, a storm of processes). What comes is committed at once, so that kill -9 takes no more than a second.
+//! The thread that drains the perf rings, whatever the other threads wait for: once per commit when quiet, five times a second when
+//! busy (a high rate, a storm of processes). The data is committed at once, so that kill -9 loses no more than a second.
 //!
-//! It only copies: what the bytes mean is found out by the store. What the store cannot take is counted as lost.
+//! It only copies bytes; the store decodes them. What the store cannot take is counted as lost.
 
 use super::status::Status;
 use super::store::{COMMIT_EVERY, Handle, Records};
@@ -14,20 +14,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const PEACE: Duration = COMMIT_EVERY;
+const QUIET: Duration = COMMIT_EVERY;
 const BUSY: Duration = Duration::from_millis(200);
-/// From so many bytes of one core at once on, its ring (half a megabyte, less beyond 64 cores) is emptied more often.
+/// If one core had more bytes than this in a round, rings (half a megabyte each, less beyond 64 cores) are drained more often.
 const MUCH: usize = 48 << 10;
-/// From this rate on, too.
+/// Above this rate, too.
 const HIGH_RATE: u32 = 200;
-/// How often it is asked which cores there are.
+/// How often to check which cores are online.
 const FOLLOW_EVERY: Duration = Duration::from_secs(5);
-/// How long a core may take from stamping a record to having it in its ring.
+/// How long after its timestamp a record may still be on its way into the ring.
 const SETTLED: Duration = Duration::from_millis(5);
-/// Copied at once; the rest of a ring follows in the next piece.
+/// Most bytes handed over at once; the rest follows in the next piece.
 const PIECE: usize = 1 << 20;
 
-/// The core to be sampled more often, and the rate; `None` for none.
+/// The core to sample more often, and its rate.
 type Escalation = Option<(u32, u32)>;
 
 pub struct Rings {
@@ -60,7 +60,7 @@ impl Rings {
         }
     }
 
-    /// Ends sampling; what is in the rings is handed over.
+    /// Stops sampling and hands over what is left in the rings.
     pub fn finish(self) {
         drop(self.escalations);
         let _ = self.thread.join();
@@ -73,11 +73,11 @@ struct Reader {
     store: Handle,
     status: Arc<Mutex<Status>>,
     escalated: Escalation,
-    /// Read and not taken by the store, by core.
+    /// Samples that were read but that the store did not take, by core.
     lost_behind: BTreeMap<u32, u64>,
-    /// Losses as they were told last.
+    /// Losses as last reported.
     told: BTreeMap<u32, (u64, u64)>,
-    /// What came with the last round over the rings; the next one brings about as much.
+    /// Bytes of the last round over the rings; the next one brings about as many.
     drained_bytes: usize,
 }
 
@@ -89,7 +89,7 @@ impl Reader {
         let mut busiest = 0;
         loop {
             let busy = busiest > MUCH || self.rate_hz > HIGH_RATE || self.escalated.is_some();
-            let due = drained + if busy { BUSY } else { PEACE };
+            let due = drained + if busy { BUSY } else { QUIET };
             match escalations.recv_timeout(due.since(now())) {
                 Ok(to) => self.escalate(to),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -100,7 +100,7 @@ impl Reader {
             }
             drained = now();
             busiest = self.drain();
-            if drained.since(told) >= PEACE - BUSY / 2 {
+            if drained.since(told) >= QUIET - BUSY / 2 {
                 told = drained;
                 let mut evidence = Evidence::default();
                 if drained.since(followed) >= FOLLOW_EVERY - BUSY / 2 {
@@ -118,7 +118,7 @@ impl Reader {
     }
 
     fn escalate(&mut self, to: Escalation) {
-        // A core that went offline, or a kernel that refuses: the usual rate is better than none.
+        // If the core went offline or the kernel refuses, the usual rate is better than none.
         if let Some((core, _)) = self.escalated.take() {
             let _ = self.sampler.relax(core);
         }
@@ -129,9 +129,9 @@ impl Reader {
         }
     }
 
-    /// The most bytes that one core had.
+    /// Returns the most bytes that one core had.
     fn drain(&mut self) -> usize {
-        // Written a moment after it is stamped.
+        // A record enters the ring a moment after its timestamp.
         let all_until = now() - SETTLED;
         let room = (self.drained_bytes + self.drained_bytes / 8).min(PIECE);
         let mut records = Records { bytes: Vec::with_capacity(room), ..Records::default() };
@@ -165,7 +165,7 @@ impl Reader {
         busiest
     }
 
-    /// A gap in the samples is a symptom: it stands in the recording beside them.
+    /// A gap in the samples is itself a symptom, so it is recorded beside them.
     fn tell_losses(&mut self, evidence: &mut Evidence) {
         let losses: Vec<CoreLosses> = self.sampler.losses();
         let at = now();

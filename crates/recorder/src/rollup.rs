@@ -1,7 +1,7 @@
-//! A minute of the node in one row. Segments are evicted within days; these rows are what a fleet may keep for long.
+//! One row per minute of the node. Segments are evicted within days; a fleet can keep these rows for long.
 //!
-//! What is counted comes from the meter of /metrics: a row has what its numbers rose by since the minute before. A minute
-//! is one of the wall clock; where the recorder began or stopped within it, the row tells of a part of it.
+//! Counts come from the meter of /metrics: a row holds how much they rose since the minute before. Minutes are those of the wall
+//! clock; if the recorder started or stopped within one, its row covers only a part of it.
 
 use super::meter::Meter;
 use super::status::{NodeStatus, ZombieStatus};
@@ -15,21 +15,21 @@ const STALLS: [&str; 3] = ["cpu", "memory", "io"];
 
 #[derive(Default)]
 pub struct Rollup {
-    /// As the meter stood when the minute began.
+    /// The meter when the minute began.
     before: NodeStatus,
     /// The minute, counted from 1970.
     minute: Option<u64>,
-    /// What the cores had done when the minute began.
+    /// Core times when the minute began.
     cores: Totals,
     stalls: [Rise; 3],
     lost: HashMap<String, u64>,
     lost_samples: Option<u64>,
-    /// Whether anything told of units, and of NICs.
+    /// Whether any evidence of units came, and of NICs.
     saw_units: bool,
     saw_nics: bool,
 }
 
-/// A counter: its last value, and by how much it rose in this minute.
+/// A counter: its last value, and how much it rose in this minute.
 #[derive(Default)]
 struct Rise {
     last: Option<u64>,
@@ -54,9 +54,9 @@ impl Rollup {
         Rollup::default()
     }
 
-    /// Takes what was seen since the last call. Each time a minute ended, its row; the caller knows how many samples it had.
+    /// Takes a fragment. When a minute has ended, returns its row; the caller adds the number of samples.
     ///
-    /// `meter` has not taken the fragment yet. Whether `cores` has does not matter.
+    /// `meter` must not have taken the fragment yet; `cores` may have.
     pub fn note(&mut self, fragment: &Evidence, meter: &Meter, cores: &Timeline, clocks: Clocks) -> Option<RollupRow> {
         let minute = clocks.real_ns / MINUTE_NS;
         let ended = self.minute.replace(minute).filter(|before| *before != minute);
@@ -77,7 +77,7 @@ impl Rollup {
                 }
                 (Source::Sampler, "lost") => {
                     let lost = self.lost_samples.get_or_insert(0);
-                    // Counted from the recorder's start, so the first value is a rise.
+                    // Counted from the recorder's start, so the first value counts as a rise.
                     let last = self.lost.entry(series.subject.clone()).or_default();
                     for point in points {
                         *lost += point.value.saturating_sub(*last);
@@ -146,7 +146,7 @@ mod tests {
     use coroner_evidence::{CoreTicks, CoreTimes, Time, Unit};
     use std::time::Duration;
 
-    /// A tenth of a second: core 0 idles, core 1 is in the kernel from the 70th second on.
+    /// A tenth of a second: core 0 idles; core 1 is in the kernel from second 70 on.
     fn tenth(i: u64) -> (Evidence, Clocks) {
         let at = Time::from_millis(1_000_000 + i * 100);
         let ticks = i * 10;
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn each_minute_has_a_row_of_what_happened_in_it() {
+    fn each_minute_has_a_row() {
         let mut rollup = Rollup::new();
         let mut meter = Meter::new();
         let mut cores = Timeline::keeping(Duration::from_secs(3));
@@ -181,7 +181,7 @@ mod tests {
         let rows: Vec<RollupRow> = (0..=2000).map(tenth).filter_map(&mut note).collect();
         let minutes: Vec<u64> = rows.iter().map(|row| row.minute_real_ns / 1_000_000_000).collect();
         assert_eq!(minutes, [1_779_999_960, 1_780_000_020, 1_780_000_080, 1_780_000_140]);
-        // The first is of 20 s, and tells no more than these.
+        // The first covers only 20 s.
         assert_eq!((rows[0].busy_mean, rows[0].softnet_drops, rows[0].unit_restarts), (Some(0.0), Some(19), Some(1)));
         let second = &rows[1];
         assert_eq!((second.cores, second.worst_core), (Some(2), Some(1)));
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!((third.busy_max, third.busy_mean), (Some(1.0), Some(0.5)));
         assert_eq!((third.softnet_drops, third.unit_restarts, third.lost_samples), (Some(60), Some(6), Some(6)));
         assert_eq!((third.cpu_stall_us, third.io_stall_us), (Some(4200), None));
-        // What nobody saw is not zero.
+        // What was not seen is not zero.
         assert_eq!((third.zombies_dead, third.oom_kills, third.nic_resets, third.samples), (None, None, None, None));
     }
 }

@@ -1,9 +1,9 @@
-//! The recorder's main loop: looks at the node, and hands on what it saw.
+//! The recorder's main loop: reads the probes and hands on what they saw.
 
 use super::config::Config;
 use super::control::Control;
 use super::diagnoses::DiagnosisThread;
-use super::incident_thread::{IncidentThread, Told};
+use super::incident_thread::{IncidentThread, Overview};
 use super::incidents::Incidents;
 use super::memory;
 use super::meter::Meter;
@@ -23,7 +23,7 @@ use coroner_evidence::own_directory::OwnDirectory;
 use coroner_evidence::{Clocks, Evidence, Time};
 use coroner_http::Running;
 use coroner_probes::sampler::{Sampler, SamplerOptions};
-use coroner_probes::watch::{NameZombies, Options, Watch};
+use coroner_probes::watch::{NameZombies, Watch, WatchOptions};
 use coroner_profile::live::LiveFormat;
 use coroner_source::audit_files::{KnownAgents, read_baseline};
 use coroner_source::directory;
@@ -33,13 +33,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A commit each second is usual.
+/// Commits usually come every second.
 const STUCK: Duration = Duration::from_secs(5);
 const SECOND: Duration = Duration::from_secs(1);
-/// Triggers and metrics ask for the last second of the cores, at most a turn or two late.
+/// Triggers and metrics need the last second of the cores, at most a turn or two late.
 const CORES_KEPT: Duration = Duration::from_secs(3);
 
-/// What a recorder that ended has to say.
+/// What a finished recorder reports.
 pub struct Outcome {
     pub directory: PathBuf,
     pub status: Status,
@@ -54,14 +54,14 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     let began = Instant::now();
     let clocks = read_clocks();
     lock(&status).own.started_real_ns = clocks.real_ns;
-    let segments = Segments::open(own.path(), config.max_size)
-        .with_context(|| format!("{}: cannot list it", own.path().display()))?;
+    let segments =
+        Segments::open(own.path(), config.max_size).with_context(|| format!("cannot list {}", own.path().display()))?;
     let incidents = IncidentThread::start(Incidents::open(own.path(), &config.incidents)?)?;
     let mut first = Evidence::default();
-    // So that the first second already says which boot it is of.
+    // So that even the first second names its boot.
     coroner_probes::identity::identify(&node.root(), &mut first);
     let options = SamplerOptions { rate_hz: config.rate };
-    // At rate 0 no ring is opened at all: the kernel would fill it.
+    // At rate 0 no ring is opened: the kernel would fill it.
     let sampler = (config.rate > 0).then(|| Sampler::start(&node.root(), &options, &mut first));
     let sampler = sampler.filter(Sampler::is_sampling);
     // The kernel may allow less than was asked for.
@@ -71,8 +71,9 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     let to_store = store.handle();
 
     let audit = KnownAgents::read(&[])?.audit_options(read_baseline(None)?);
-    // The stack samples say more of the kernel than its own sampler.
-    let options = Options { kernel_work: rate_hz.is_none(), ..node.watch_options(NameZombies::Always, Some(audit)) };
+    // Stack samples say more about the kernel's work than its own sampler does.
+    let options =
+        WatchOptions { kernel_work: rate_hz.is_none(), ..node.watch_options(NameZombies::Always, Some(audit)) };
     let mut watch = Watch::start_endless(node.root(), options);
     let mut rings = match sampler {
         Some(sampler) => Some(Rings::start(sampler, to_store.clone(), Arc::clone(&status))?),
@@ -80,7 +81,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     };
     let control = Control::listen(own.path())?;
     let metrics = serve(config, &status);
-    // Without it `coroner` does not find us by itself; that is no reason not to record.
+    // Without it, `coroner` does not find this recorder by itself; no reason not to record.
     let registered = directory::register(own.path()).inspect_err(|error| warn(&format!("{error:#}"))).ok();
     let diagnoses = DiagnosisThread::start(own.path(), &config.diagnosis, Arc::clone(&status))?;
     let mut noticing = Triggers::new(&config.triggers);
@@ -124,7 +125,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
             false => to_store.seen(fragment),
         }
         if triggered {
-            // What triggered is to be in the incident's first file.
+            // The incident's first file must contain what triggered it.
             to_store.commit();
         }
         if to_store.wants_anew() {
@@ -134,7 +135,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
         if told_status.elapsed() >= SECOND {
             told_status = Instant::now();
             tell_status(&status, &meter, &about_incidents);
-            // The lock, the socket and the incidents went with it: whoever starts us again makes all of it anew.
+            // The lock, the socket and the incidents are gone with the directory: only a restart creates them again.
             gone = own.still_there().err();
         }
         anyhow::ensure!(!store.has_ended(), "the thread that writes segments has exited; see the message above");
@@ -158,7 +159,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     tell_status(&status, &meter, &incidents.finish());
     drop(control);
     if let Some(gone) = gone {
-        anyhow::bail!("{gone}; the recorder ends: start it again (systemd does), and it makes the directory anew");
+        anyhow::bail!("{gone}; stopping: restart the recorder (systemd does) to create the directory again");
     }
     sealed?;
     let status = lock(&status).clone();
@@ -170,13 +171,13 @@ fn live_format(sampler: &Sampler) -> LiveFormat {
     LiveFormat { event: format.event.to_owned(), sample_type: format.sample_type }
 }
 
-/// A port that is taken costs the numbers, not the recording.
+/// A port in use costs the metrics, not the recording.
 fn serve(config: &Config, status: &Arc<Mutex<Status>>) -> Option<Running> {
     let listen = config.metrics.listen?;
     match metrics::serve(listen, Arc::clone(status)) {
         Ok(server) => Some(server),
         Err(error) => {
-            warn(&format!("{error:#}; recording continues without /metrics (metrics.listen, --metrics)"));
+            warn(&format!("{error:#}; recording continues without /metrics (see metrics.listen, --metrics)"));
             None
         }
     }
@@ -196,15 +197,15 @@ fn announce(own: &OwnDirectory, config: &Config, rate_hz: Option<u32>, metrics: 
     notify::status(&text);
 }
 
-fn tell_status(status: &Mutex<Status>, meter: &Meter, incidents: &Told) {
+fn tell_status(status: &Mutex<Status>, meter: &Meter, incidents: &Overview) {
     let cpu = coroner_probes::root::own_cpu();
     let rss = own_rss();
     let mut status = lock(status);
     status.node = meter.node();
     status.incidents.clone_from(&incidents.counts);
-    // A disk that hangs returns no error.
+    // A hanging disk returns no error.
     if let Some(silent) = status.own.last_commit.map(|at| at.elapsed()).filter(|silent| *silent > STUCK) {
-        let trouble = format!("nothing could be stored for {} s: the disk does not respond", silent.as_secs());
+        let trouble = format!("nothing stored for {} s: the disk does not respond", silent.as_secs());
         if status.own.trouble.is_none() {
             warn(&trouble);
         }
@@ -216,7 +217,7 @@ fn tell_status(status: &Mutex<Status>, meter: &Meter, incidents: &Told) {
 }
 
 fn lock(status: &Mutex<Status>) -> std::sync::MutexGuard<'_, Status> {
-    // Plain numbers, right at any moment, whoever panicked.
+    // Plain numbers, valid even if a holder of the lock panicked.
     status.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! The segments of the recorder's directory: how many bytes they take, which are let go, and what a killed recorder left.
+//! The segments in the recorder's directory: their size, eviction, and repair after a kill.
 
 use crate::warn;
 use coroner_evidence::own_directory::id_of;
@@ -7,24 +7,24 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A segment is at most this part of the limit, so that what is let go at once is little.
+/// A segment is at most this fraction of the limit, so that each eviction removes little.
 const PARTS: u64 = 16;
-/// Room that is made before it is needed: what a second of a large node brings.
+/// Space freed ahead of need: about a second of a large node.
 const AHEAD: u64 = 1 << 20;
-/// What each segment begins with takes most of a megabyte: smaller ones would hold little else.
+/// What each segment begins with takes most of a megabyte; a smaller segment would hold little else.
 const SMALLEST_SEGMENT: u64 = 2 << 20;
 
 pub struct Segments {
     directory: PathBuf,
     limit: u64,
-    /// What stands at the path later may be another directory, or a link to one.
+    /// To notice if the path later leads to another directory, or to a link.
     id: Option<(u64, u64)>,
-    /// In the order in which they were made, the oldest first; with the size at last sight.
+    /// Oldest first, with the size last seen.
     files: VecDeque<(PathBuf, u64)>,
 }
 
 impl Segments {
-    /// Takes up what is in the directory, which nobody else writes.
+    /// Resumes with the segments in the directory, which nobody else writes.
     pub fn open(directory: &Path, limit: u64) -> std::io::Result<Segments> {
         let (found, _) = names::list(directory)?;
         let mut files = VecDeque::new();
@@ -68,7 +68,7 @@ impl Segments {
     /// Begins the segment of this moment.
     pub fn create(&mut self, real_ns: u64) -> Result<(PathBuf, Writer), RecordingError> {
         if self.id.is_none() || id_of(&self.directory) != self.id {
-            let why = "was removed, moved or replaced since recording began".to_owned();
+            let why = "was removed, moved or replaced after recording began".to_owned();
             return Err(RecordingError::Other { path: self.directory.clone(), why });
         }
         let mut place = 1;
@@ -85,7 +85,7 @@ impl Segments {
         }
     }
 
-    /// Lets the oldest go until there is room; those of an incident that is being frozen only if nothing else is left.
+    /// Removes the oldest until there is room; those that an open incident needs only if nothing else is left.
     pub fn make_room(&mut self, open: Option<&Path>, needed_from_real_ns: Option<u64>) {
         self.measure(open);
         while self.bytes(open) + AHEAD.min(self.limit / PARTS) > self.limit {
@@ -98,7 +98,7 @@ impl Segments {
         }
     }
 
-    /// A segment that is being sealed still changes its size, and so does one that somebody removed.
+    /// A segment being sealed still changes its size, and somebody may have removed one.
     fn measure(&mut self, open: Option<&Path>) {
         let from = self.files.len().saturating_sub(3);
         for (path, bytes) in self.files.iter_mut().skip(from) {
@@ -109,21 +109,21 @@ impl Segments {
     }
 }
 
-/// A segment without its successor's name: it may hold ten minutes from its beginning.
+/// Judged without its successor's name: a segment may hold ten minutes from its beginning.
 fn ends_after(path: &Path, real_ns: u64) -> bool {
     let start = names::start_of(path).unwrap_or(0);
     start.saturating_add(names::LONGEST.as_nanos() as u64) > real_ns
 }
 
 fn remove(path: &Path) {
-    // The log first: a log without its file would be taken for part of a new one of the same name.
+    // The log first: left alone, it would be taken for part of a new file of the same name.
     for suffix in ["-wal", "-shm", ""] {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
         if let Err(error) = fs::remove_file(&name)
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            warn(&format!("{}: cannot remove it: {error}", Path::new(&name).display()));
+            warn(&format!("cannot remove {}: {error}", Path::new(&name).display()));
         }
     }
 }
@@ -139,7 +139,7 @@ fn size_with_log(path: &Path) -> u64 {
         .sum()
 }
 
-/// Brings the log of a killed writer into its file. False if there was nothing in it, and it is gone.
+/// Merges the log of a killed writer into its file. False if the segment was empty and was removed.
 fn after_a_kill(path: &Path) -> bool {
     if fs::metadata(path).is_ok_and(|meta| meta.len() == 0) {
         remove(path);
@@ -150,7 +150,7 @@ fn after_a_kill(path: &Path) -> bool {
     if fs::symlink_metadata(&log).is_ok()
         && let Err(error) = recording::fold_log(path)
     {
-        warn(&format!("{error}; leaving it as it is, it can be read"));
+        warn(&format!("{error}; the file is left as it is and can be read"));
     }
     true
 }

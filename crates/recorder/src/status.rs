@@ -1,9 +1,9 @@
-//! What the recorder knows of the node and of itself at the moment: what /metrics tells.
+//! The current state of the node and of the recorder, for /metrics.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Stands for all that has no row of its own: tables are bounded.
+/// Sums up everything without its own row: tables are bounded.
 pub const OTHER: &str = "other";
 
 /// Counters count from the recorder's start.
@@ -23,9 +23,9 @@ pub struct DiagnosisStatus {
     pub diagnoses: u64,
     pub failures: u64,
     pub cpu_seconds: f64,
-    /// Until the next one.
+    /// Pause until the next one.
     pub pause_seconds: f64,
-    /// What is wrong by the last one: how many, by code and severity.
+    /// Problems found by the last one, by code and severity.
     pub problems: BTreeMap<(String, String), u64>,
 }
 
@@ -33,9 +33,9 @@ pub struct DiagnosisStatus {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeStatus {
     pub zombies: Option<ZombieStatus>,
-    /// Seconds that each core was full in system, interrupt and softirq mode.
+    /// Seconds in which each core was full of kernel work or taken by a real-time thread.
     pub saturated_seconds: BTreeMap<u32, f64>,
-    /// The core that was busiest in the last ten seconds, and its share there.
+    /// The busiest core of the last ten seconds, and its busy share.
     pub worst_core: Option<(u32, f64)>,
     /// NIC queues whose core was full in the last minute.
     pub starved_queues: Option<u64>,
@@ -50,7 +50,7 @@ pub struct ZombieStatus {
     pub tracked: Option<u64>,
     pub live: Option<u64>,
     pub dead: Option<u64>,
-    /// The parents with most dead children; the rest is summed up as `other`.
+    /// The parents with the most dead children; the rest is summed up as `other`.
     pub by_parent: Vec<(String, u64)>,
 }
 
@@ -65,17 +65,17 @@ pub struct OwnStatus {
     pub incident_bytes: u64,
     pub segments: u64,
     pub samples: u64,
-    /// By core: no room in the ring or behind it, and held back by the kernel (estimated).
+    /// By core: lost because the ring or the store was full, and throttled by the kernel (estimated).
     pub lost_samples: BTreeMap<u32, u64>,
     pub throttled_samples: BTreeMap<u32, u64>,
-    /// The part of `lost_samples` that we had read and could not keep.
+    /// The part of `lost_samples` that was read but could not be stored.
     pub lost_behind_rings: BTreeMap<u32, u64>,
     /// Fragments of evidence that the store could not take.
     pub refused_fragments: u64,
-    /// Commits that failed, and seconds that were given up because of it.
+    /// Failed commits, and the seconds of evidence lost by them.
     pub failed_commits: u64,
     pub lost_seconds: f64,
-    /// When a commit succeeded last.
+    /// Time of the last successful commit.
     pub last_commit: Option<Instant>,
     /// Why the last commit failed, if it did.
     pub trouble: Option<String>,

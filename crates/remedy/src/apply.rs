@@ -1,34 +1,34 @@
-//! Does what was chosen, one step after the other, each written down before it is done; then measures.
+//! Applies the chosen steps one by one, writing each to the journal first; then measures.
 
 use crate::journal::{self, Entry, Journal, JournalError, Writer};
 use crate::measure::{Effect, Measure, Measured, compare};
 use crate::plan::Step;
-use crate::steps::{Done, Hands, Kind, StepError};
+use crate::steps::{Done, Hands, StepError, StepKind};
 use coroner_evidence::{Evidence, Node};
 use serde::Serialize;
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// What whoever asked says to a step.
+/// The user's answer for a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consent {
     Yes,
     No,
-    /// Neither this one nor any after it.
+    /// Neither this step nor any after it.
     Quit,
 }
 
-/// About the run, for the journal.
+/// For the journal.
 pub struct About<'a> {
     pub version: &'a str,
     pub node: &'a Node,
     pub bus: Option<&'a str>,
     pub why: Vec<String>,
-    /// Dangerous steps that were named.
+    /// Dangerous steps that the user allowed.
     pub allowed: &'a [String],
 }
 
-/// Who is asked, and who hears what happens.
+/// Asks for consent and shows what happens.
 pub trait Talk {
     fn consent(&mut self, step: &Step) -> Consent;
     fn tell(&mut self, step: &Step, outcome: &Outcome);
@@ -37,14 +37,14 @@ pub trait Talk {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     Done(Done),
-    /// Not wanted.
+    /// The user said no.
     Skipped,
-    /// Dangerous, and not named.
+    /// Dangerous and not allowed.
     NotAllowed(String),
     /// A guard said no; nothing was changed.
     Refused(String),
     Failed(String),
-    /// Something before it failed.
+    /// An earlier step failed.
     NotReached,
 }
 
@@ -65,33 +65,32 @@ impl Outcome {
             Outcome::Done(done) => &done.words,
             Outcome::Skipped => "declined",
             Outcome::NotAllowed(why) | Outcome::Refused(why) | Outcome::Failed(why) => why,
-            Outcome::NotReached => "a step before it failed",
+            Outcome::NotReached => "an earlier step failed",
         }
     }
 }
 
-/// One step, and what came of it.
 #[derive(Debug, Clone)]
 pub struct StepReport {
     pub step: Step,
     pub outcome: Outcome,
     pub measured: Vec<Measured>,
-    /// What all of it comes to; `None` for what was not done.
+    /// The overall effect; `None` if the step was not done.
     pub effect: Option<Effect>,
 }
 
 #[derive(Debug, Clone)]
-pub struct Report {
-    /// The run's number; `None` if nothing was begun.
+pub struct FixReport {
+    /// `None` if no run was begun.
     pub run: Option<u64>,
     pub journal: Option<PathBuf>,
     pub steps: Vec<StepReport>,
-    /// Why it ended before its end.
+    /// Why it stopped early.
     pub stopped: Option<String>,
 }
 
-impl Report {
-    /// Everything that was to be done was done, and nothing that was measured says that it was in vain.
+impl FixReport {
+    /// Every step that was not declined was done, and none was measured to have no effect.
     pub fn worked(&self) -> bool {
         let fine = |report: &StepReport| match report.outcome {
             Outcome::Done(_) => report.effect != Some(Effect::None),
@@ -106,16 +105,16 @@ impl Report {
     }
 }
 
-/// Acts. Nothing is changed if the journal cannot be begun. Whoever is asked for consent is asked before anything of that step happens.
+/// Changes nothing if the journal cannot be started. Asks for consent before each step.
 pub fn run(
     steps: &[&Step],
     journal: &Journal,
     about: &About<'_>,
     hands: &mut Hands<'_>,
     talk: &mut dyn Talk,
-) -> Result<Report, JournalError> {
+) -> Result<FixReport, JournalError> {
     let mut writer: Option<Writer> = None;
-    let mut report = Report { run: None, journal: None, steps: Vec::new(), stopped: None };
+    let mut report = FixReport { run: None, journal: None, steps: Vec::new(), stopped: None };
     let mut quit = false;
     for (number, step) in steps.iter().enumerate() {
         let outcome = if report.stopped.is_some() {
@@ -189,7 +188,7 @@ fn one(
         Err(StepError::Refused(why)) => return Outcome::Refused(why),
         Err(StepError::Failed(why)) => {
             hands.forget_manager();
-            return Outcome::Failed(format!("{why} (nothing of this step was done)"));
+            return Outcome::Failed(format!("{why} (this step changed nothing)"));
         }
     };
     let intent = Entry::Intent {
@@ -202,11 +201,11 @@ fn one(
         reversible: step.reversible,
     };
     if let Err(error) = writer.write(&intent) {
-        return Outcome::Failed(format!("cannot write the journal: {error} (nothing of this step was done)"));
+        return Outcome::Failed(format!("cannot write the journal: {error} (this step changed nothing)"));
     }
     let outcome = match step.action.act(&before, hands) {
         Ok(done) => Outcome::Done(done),
-        // The guards look again right before the deed.
+        // The guards check again right before acting.
         Err(StepError::Refused(why)) => Outcome::Refused(why),
         Err(error) => {
             hands.forget_manager();
@@ -218,14 +217,14 @@ fn one(
         Outcome::Done(done) => Entry::Done { step: number, at, words: done.words.clone(), after: done.after.clone() },
         other => Entry::Failed { step: number, at, why: other.words().to_owned() },
     };
-    // What was done stays done; `undo` will look for itself.
+    // The step stays done; `undo` checks the actual state.
     if let Err(error) = writer.write(&line) {
         *stopped = Some(format!("{} was done, but the journal can no longer be written: {error}", step.id));
     }
     outcome
 }
 
-/// What is to be measured, before anything is done.
+/// The values before anything is done.
 pub fn values_before(steps: &[&Step], evidence: &Evidence) -> Vec<(Measure, Result<f64, String>)> {
     let mut values: Vec<(Measure, Result<f64, String>)> = Vec::new();
     for measure in steps.iter().flat_map(|step| &step.measures) {
@@ -236,9 +235,9 @@ pub fn values_before(steps: &[&Step], evidence: &Evidence) -> Vec<(Measure, Resu
     values
 }
 
-/// Holds what is seen now against what was before, and writes it down.
+/// Compares the values now with those before, and writes the result to the journal.
 pub fn verify(
-    report: &mut Report,
+    report: &mut FixReport,
     before: &[(Measure, Result<f64, String>)],
     after: &Evidence,
     journal: &Journal,
@@ -258,14 +257,14 @@ pub fn verify(
     journal.resume(run)?.write(&Entry::Measured { at: journal::now(), steps: Value::Array(told) })
 }
 
-/// What a step says of itself, and what was measured: the worst word of those that can tell.
-fn effect_of(kind: Kind, done: &Done, measured: &[Measured]) -> Effect {
+/// Combines what the step itself reports with the measured effects; mixed effects are `Partly`.
+fn effect_of(kind: StepKind, done: &Done, measured: &[Measured]) -> Effect {
     if done.in_vain.is_some() {
         return Effect::None;
     }
     let told: Vec<Effect> = measured.iter().map(|m| m.effect).filter(|effect| *effect != Effect::CannotTell).collect();
-    // To be off, masked or limited is itself the effect, and was looked at.
-    let is_state = matches!(kind, Kind::DisableUnit | Kind::MaskUnit | Kind::IsolateUnit);
+    // Being disabled, masked or limited is itself the effect, and act() checked it.
+    let is_state = matches!(kind, StepKind::DisableUnit | StepKind::MaskUnit | StepKind::IsolateUnit);
     match (told.is_empty(), is_state) {
         (true, true) => Effect::Worked,
         (true, false) => Effect::CannotTell,
@@ -275,17 +274,17 @@ fn effect_of(kind: Kind, done: &Done, measured: &[Measured]) -> Effect {
     }
 }
 
-/// So that it can be told as JSON.
+/// A step's result as JSON.
 #[derive(Debug, Serialize)]
 pub struct StepDocument<'r> {
     pub id: &'r str,
-    pub kind: Kind,
+    pub kind: StepKind,
     pub title: &'r str,
     pub outcome: &'static str,
     pub words: &'r str,
     pub after: Option<&'r Value>,
     pub effect: Option<Effect>,
-    /// Why nothing came of it, if the step itself says so.
+    /// Why it had no effect, if the step itself knows.
     pub in_vain: Option<&'r str>,
     pub measured: &'r [Measured],
     pub reversible: bool,

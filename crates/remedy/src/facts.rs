@@ -1,4 +1,4 @@
-//! What a plan must know of the things that it would change, beyond the evidence.
+//! What a plan must know about its targets beyond the evidence.
 
 use crate::guards;
 use crate::planner::Targets;
@@ -16,22 +16,22 @@ use std::time::Duration;
 
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// They were read from the node as it is now; else they are what a recording tells.
+    /// Read from the node now, not from a recording.
     pub live: bool,
     pub units: BTreeMap<String, UnitFacts>,
-    /// By path, as /proc/PID/cgroup names them.
+    /// By path, as in /proc/PID/cgroup.
     pub cgroups: BTreeMap<String, CgroupFacts>,
-    /// By number: when it started, and the cores that its cpuset has.
+    /// By TID.
     pub threads: BTreeMap<u32, ThreadFacts>,
-    /// By number: whose it is.
+    /// Handlers, by interrupt number.
     pub interrupts: BTreeMap<u32, String>,
-    /// Whether there is swap, so that reclaim could write memory of running jobs to it; `None` if that is not known.
+    /// Whether there is swap, so that reclaim could swap out memory of running jobs.
     pub swap: Option<bool>,
-    /// The process that places interrupts.
+    /// Its PID, if it runs.
     pub irqbalance: Option<u32>,
-    /// Kept free of everything else by the kernel's command line.
+    /// Cores isolated on the kernel command line.
     pub isolated: CoreSet,
-    /// Cores of each NUMA node.
+    /// The cores of each NUMA node.
     pub nodes: Vec<CoreSet>,
 }
 
@@ -41,13 +41,13 @@ pub struct UnitFacts {
     pub active_state: String,
     pub fragment: String,
     pub triggered_by: Vec<String>,
-    /// How long it has been up without a restart.
+    /// Time since it last became active.
     pub up_for: Option<Duration>,
-    /// Why it must not be switched off.
+    /// Why it must not be disabled.
     pub protected: Option<String>,
-    /// What else would stop.
+    /// What else would stop with it.
     pub stops_with: Vec<String>,
-    /// Why that could not be found out.
+    /// Why that is unknown.
     pub stops_with_unknown: Option<String>,
     pub is_known: bool,
 }
@@ -55,13 +55,13 @@ pub struct UnitFacts {
 #[derive(Debug, Clone, Default)]
 pub struct CgroupFacts {
     pub directory: PathBuf,
-    /// There is a directory.
+    /// It has a directory.
     pub lives: bool,
     /// It has memory.reclaim (v2) or memory.force_empty (v1).
     pub can_reclaim: bool,
-    /// Page cache below it, of the living and the dead.
+    /// Page cache below it, of live and dead cgroups.
     pub cache_bytes: Option<u64>,
-    /// Children with nobody in them, and whether there are more than one run removes.
+    /// Empty children, and whether there are more than one run removes.
     pub empty_children: Option<(Vec<String>, bool)>,
 }
 
@@ -71,7 +71,7 @@ pub struct ThreadFacts {
     pub lives: bool,
 }
 
-/// What a recording tells.
+/// The facts in a recording.
 pub fn of_evidence(evidence: &Evidence, targets: &Targets) -> Facts {
     let catalogue = Catalogue::load(&evidence.catalogues).unwrap_or_else(|_| Catalogue::built_in());
     let mut facts = Facts { irqbalance: irqbalance_in(evidence), ..Facts::default() };
@@ -116,7 +116,7 @@ fn up_for(evidence: &Evidence, unit: &Unit) -> Option<Duration> {
     Some(now.since(since))
 }
 
-/// What the node says now. Where it cannot be asked, what the evidence tells stays.
+/// The facts on the node now. What cannot be read is taken from the evidence.
 pub fn of_node(evidence: &Evidence, targets: &Targets, hands: &mut Hands<'_>) -> Facts {
     let mut facts = of_evidence(evidence, targets);
     facts.live = true;
@@ -154,7 +154,7 @@ fn look_at_unit(told: &mut UnitFacts, name: &str, now: &UnitNow, hands: &mut Han
         Duration::from_micros(now_us.saturating_sub(now.active_since_us))
     });
     match hands.manager().and_then(|manager| Ok(manager.stops_with(&now.id)?)) {
-        // Targets only group others: that one of them is no longer reached stops nobody.
+        // Targets only group units: stopping one stops no work.
         Ok(with_it) => told.stops_with = with_it.into_iter().filter(|other| !other.ends_with(".target")).collect(),
         Err(error) => told.stops_with_unknown = Some(error.to_string()),
     }
@@ -173,7 +173,7 @@ fn look_at_cgroup(told: &mut CgroupFacts, count_empty: bool) {
     }
 }
 
-/// v1 `total_cache` (with shared memory, which reclaim does not take), v2 `file`.
+/// v1 `total_cache`, v2 `file`; both include shared memory, which reclaim does not free.
 fn cache_in(stat: &str) -> Option<u64> {
     let field = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name))?.trim().parse::<u64>().ok();
     match field("total_cache ") {
@@ -182,12 +182,12 @@ fn cache_in(stat: &str) -> Option<u64> {
     }
 }
 
-/// Where a cgroup of the memory controller is mounted.
+/// The directory of a memory cgroup.
 pub fn directory_of<'e>(evidence: &'e Evidence, path: &str) -> Option<(&'e CgroupMount, PathBuf)> {
     let mount = evidence.cgroup_mounts.iter().rev().find(|mount| mount.has("memory"))?;
     let below = path.strip_prefix(mount.root.trim_end_matches('/'))?;
     let is_below = below.is_empty() || below.starts_with('/');
-    // `/..` is how a cgroup namespace names what lies outside of it.
+    // A cgroup namespace shows what is outside of it as `/..`.
     if !is_below || below.split('/').any(|part| part == "..") {
         return None;
     }
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_cache_without_shared_memory() {
+    fn shared_memory_is_not_page_cache() {
         assert_eq!(cache_in("cache 1\ntotal_cache 5000\ntotal_shmem 1000\n"), Some(4000));
         assert_eq!(cache_in("anon 7\nfile 5000\nshmem 1000\n"), Some(4000));
         assert_eq!(cache_in("nothing\n"), None);

@@ -6,10 +6,10 @@ use coroner_evidence::{CgroupOwner, Node};
 use coroner_probes::units::{ManagerError, UnitNow};
 use std::fs;
 
-/// Whether a unit may be stopped, disabled or masked, by all its names, by what would stop with it, and by who sits in it.
+/// Whether a unit may be stopped, disabled or masked: checks all its names, what stops with it, and who runs inside it.
 pub fn may_switch_off(unit: &str, hands: &mut Hands<'_>) -> Result<UnitNow, StepError> {
     let now = known(unit, hands)?;
-    refuse_protected(unit, &now, "switched off", hands)?;
+    refuse_protected(unit, &now, "disabled", hands)?;
     let with_it = match hands.manager()?.stops_with(&now.id) {
         Err(too_many @ ManagerError::TooMany { .. }) => return Err(StepError::refused(too_many.to_string())),
         with_it => with_it?,
@@ -25,7 +25,7 @@ pub fn may_switch_off(unit: &str, hands: &mut Hands<'_>) -> Result<UnitNow, Step
     Ok(now)
 }
 
-/// Whether a unit may be put within limits: one that the node needs may not.
+/// Whether a unit may be limited: protected ones may not.
 pub fn may_limit(unit: &str, hands: &mut Hands<'_>) -> Result<UnitNow, StepError> {
     let now = known(unit, hands)?;
     refuse_protected(unit, &now, "limited", hands)?;
@@ -45,29 +45,29 @@ fn refuse_protected(unit: &str, now: &UnitNow, what: &str, hands: &Hands<'_>) ->
     for name in names {
         if let Some(why) = why_protected_by(hands.catalogue(), name) {
             let also = if name == unit { String::new() } else { format!(" is {name}, which") };
-            return Err(StepError::refused(format!("{unit}{also} is protected and is never {what}: {why}")));
+            return Err(StepError::refused(format!("{unit}{also} is protected and never {what}: {why}")));
         }
         if let Some(who) = own_units().iter().find(|own| *own == name) {
             return Err(StepError::refused(format!(
-                "your own session runs in {who}: it would end, and perhaps your access with it"
+                "your own session runs in {who}: you could lose access to the node"
             )));
         }
     }
     Ok(())
 }
 
-/// Targets and slices only group others: that one of them goes down stops nobody.
+/// Targets and slices only group units: stopping one stops no work.
 fn is_work(unit: &str) -> bool {
     !unit.ends_with(".target") && !unit.ends_with(".slice")
 }
 
-/// One whose state is not known counts as up.
+/// An unknown state counts as up.
 fn is_up(unit: &str, hands: &mut Hands<'_>) -> bool {
     let state = hands.manager().ok().and_then(|manager| manager.unit(unit).ok());
     state.is_none_or(|now| matches!(now.active_state.as_str(), "active" | "activating" | "reloading"))
 }
 
-/// The units that we and those who started us are in: an agent through which somebody came in, or a service that runs us.
+/// The units that we and our parents run in: the agent somebody logged in through, or the service that runs us.
 pub fn own_units() -> Vec<String> {
     let mut units = Vec::new();
     let mut pid = std::process::id();
@@ -100,7 +100,7 @@ pub fn irqbalance() -> Option<u32> {
     })
 }
 
-/// Whether this is the place to act on the node at all.
+/// Whether we can act on the node from here.
 pub fn may_act(here: &Node, bus: Option<&str>) -> Result<(), StepError> {
     if !rustix::process::geteuid().is_root() {
         return Err(StepError::refused("changing the node needs root; run it again with sudo"));
@@ -114,7 +114,7 @@ pub fn may_act(here: &Node, bus: Option<&str>) -> Result<(), StepError> {
     Ok(())
 }
 
-/// A plan of a recording is for the node that was recorded, in the boot that was recorded: thread numbers and cgroups are of that boot.
+/// A plan from a recording is for that node and that boot only: TIDs and cgroups do not outlive a boot.
 pub fn is_same_node(planned: &Node, here: &Node) -> Result<(), StepError> {
     let name = |node: &Node| node.host.clone().unwrap_or_else(|| "unknown".to_owned());
     match (&planned.machine_id, &here.machine_id) {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_is_for_its_node_and_boot() {
+    fn a_plan_is_only_for_its_node_and_boot() {
         let node = |machine: &str, boot: &str| Node {
             machine_id: Some(machine.into()),
             boot_id: Some(boot.into()),
@@ -155,11 +155,11 @@ mod tests {
         assert!(is_same_node(&node("a", "1"), &node("a", "1")).is_ok());
         assert!(is_same_node(&node("a", "1"), &node("b", "1")).unwrap_err().to_string().contains("apply it there"));
         assert!(is_same_node(&node("a", "1"), &node("a", "2")).unwrap_err().to_string().contains("rebooted"));
-        assert!(is_same_node(&Node::default(), &node("a", "1")).is_err(), "what is not known is not the same");
+        assert!(is_same_node(&Node::default(), &node("a", "1")).is_err(), "unknown is not the same");
     }
 
     #[test]
-    fn a_container_is_no_place_to_act_from_without_the_nodes_bus() {
+    fn acting_from_a_container_needs_the_nodes_bus() {
         let node = Node { in_container: Some("its root is not that of process 1".into()), ..Node::default() };
         if rustix::process::geteuid().is_root() {
             assert!(may_act(&node, None).unwrap_err().to_string().contains("container"));

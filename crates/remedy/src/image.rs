@@ -1,4 +1,4 @@
-//! For those who build images: the lines that take the audit's findings out of a base image.
+//! For image builders: a script that disables what the audit found in a base image.
 
 use coroner_diagnosis::agents::{Catalogue, Judgement, Verdict};
 use coroner_diagnosis::units::paths::{operand, shell_word};
@@ -10,11 +10,11 @@ use serde::Serialize;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ImagePlan {
-    /// Units that are taken out, with the reason.
+    /// Units to disable, with the reason.
     pub remove: Vec<ImageUnit>,
-    /// Units of which somebody has to decide, with the reason.
+    /// Units that somebody has to decide about, with the reason.
     pub decide: Vec<ImageUnit>,
-    /// Units that are left alone, with the reason.
+    /// Units to leave alone, with the reason.
     pub keep: Vec<ImageUnit>,
 }
 
@@ -22,13 +22,12 @@ pub struct ImagePlan {
 pub struct ImageUnit {
     pub unit: String,
     pub why: String,
-    /// A file of an administrator stands where a mask would.
+    /// An administrator's unit file that is where the mask would go.
     pub file_in_the_way: Option<String>,
-    /// It has links of its own.
     pub enabled: bool,
 }
 
-/// The findings that blame a unit.
+/// Findings that blame a unit.
 const CODES: [Code; 3] = [Code::UnitCrashloop, Code::UnitChurn, Code::AgentUnused];
 pub const PRESET: &str = "/etc/systemd/system-preset/10-coroner.preset";
 
@@ -144,13 +143,13 @@ fn switch_off(unit: &ImageUnit) -> Vec<String> {
         lines.push(format!("systemctl disable {word}"));
     }
     match &unit.file_in_the_way {
-        Some(path) => lines.push(format!("# not masked: {} is in the way of the mask", one_line_of(path))),
+        Some(path) => lines.push(format!("# not masked: {} is where the mask would go", one_line_of(path))),
         None => lines.push(format!("systemctl mask {word}")),
     }
     lines
 }
 
-/// What comes from files of the node must not end a comment, or begin a command.
+/// Text from the node's files must neither end a comment nor begin a command.
 fn one_line_of(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -1,7 +1,7 @@
-//! What was done, and how it was before: one file of JSON lines for each run, each line on disk before the next thing happens.
+//! What was done, and the state before: one file of JSON lines per run, each line synced before anything else happens.
 //!
-//! A step is written down with the state before, then it is done, then that is written down. Whoever dies in between leaves a line that
-//! says what may have been done; `undo` then looks at how it really is.
+//! A step is recorded with the previous state, then done, then recorded as done. A crash in between leaves a line that says what may
+//! have been done; `undo` then checks the actual state.
 
 use crate::steps::Action;
 use coroner_evidence::own_directory::{OwnDirectory, OwnDirectoryError};
@@ -14,7 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub const DIRECTORY: &str = "/var/lib/coroner/fix";
-/// Room that a run takes for itself before it changes anything: with less it would not know what it did.
+/// Disk space reserved before anything is changed, so that the journal cannot run out of it.
 const ROOM: u64 = 256 << 10;
 /// No journal of ours is larger.
 const MOST: u64 = 64 << 20;
@@ -34,7 +34,6 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> JournalError {
     move |source| JournalError::Io { path, source }
 }
 
-/// One line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "kebab-case")]
 pub enum Entry {
@@ -48,10 +47,9 @@ pub enum Entry {
         boot_id: Option<String>,
         bus: Option<String>,
         root: Option<PathBuf>,
-        /// The machine of the systemd that was asked, as it told: another one must not be asked to take it back.
+        /// The machine id that the systemd behind the bus reported: undo must use the same one.
         #[serde(default)]
         systemd_of: Option<String>,
-        /// What it is about, in words.
         why: Vec<String>,
     },
     /// About to be done.
@@ -80,7 +78,7 @@ pub enum Entry {
         at: String,
         steps: Value,
     },
-    /// About to be taken back.
+    /// About to be undone.
     UndoIntent {
         step: usize,
         at: String,
@@ -98,25 +96,25 @@ pub enum Entry {
     },
 }
 
-/// A step as the journal tells of it.
+/// A step in the journal.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Recorded {
+pub struct RecordedStep {
     pub step: usize,
     pub id: String,
     pub title: String,
     pub action: Action,
     pub before: Value,
     pub reversible: bool,
-    pub state: State,
+    pub state: StepState,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
-    /// Written down, and then nothing: it may have been done or not.
+pub enum StepState {
+    /// Begun, but no result recorded: it may have been done or not.
     Unknown,
     Done(String),
     Failed(String),
-    /// How, and in words.
+    /// How, and the message.
     Undone(String, String),
 }
 
@@ -132,26 +130,26 @@ pub struct Run {
     pub root: Option<PathBuf>,
     pub systemd_of: Option<String>,
     pub why: Vec<String>,
-    pub steps: Vec<Recorded>,
-    /// Lines that nobody understands; the last one may have been cut off.
+    pub steps: Vec<RecordedStep>,
+    /// Lines that cannot be parsed; the last one may be torn.
     pub damaged: usize,
 }
 
 impl Run {
-    /// Whether there is something to take back.
+    /// Whether there is something to undo.
     pub fn is_open(&self) -> bool {
-        self.steps.iter().any(|step| step.reversible && !matches!(step.state, State::Undone(..)))
+        self.steps.iter().any(|step| step.reversible && !matches!(step.state, StepState::Undone(..)))
     }
 }
 
-/// The directory, ours alone while this lives.
+/// The journal directory, locked while this exists.
 #[derive(Debug)]
 pub struct Journal {
     own: OwnDirectory,
 }
 
 impl Journal {
-    /// Makes the directory if it is not there, and takes its lock.
+    /// Creates the directory if needed, and locks it.
     pub fn open(directory: &Path) -> Result<Journal, JournalError> {
         let own = OwnDirectory::take(directory).map_err(|error| match error {
             OwnDirectoryError::Locked { path, pid } => JournalError::Locked { path, pid },
@@ -170,7 +168,7 @@ impl Journal {
         self.own.path()
     }
 
-    /// A new run, with room for all that it will write. Nothing was changed if this fails.
+    /// Starts a run and reserves disk space for it.
     pub fn begin(&self, make: impl FnOnce(u64) -> Entry) -> Result<Writer, JournalError> {
         let number = numbers(self.directory())?.last().copied().unwrap_or(0) + 1;
         let path = file_of(self.directory(), number);
@@ -181,18 +179,18 @@ impl Journal {
             .and_then(|()| writer.write(&make(number)))
             .and_then(|()| sync_directory(self.directory()));
         if let Err(error) = begun {
-            // One without its first line would only confuse.
+            // A file without its first line would only confuse.
             let _ = fs::remove_file(&path);
             return Err(error);
         }
         Ok(writer)
     }
 
-    /// Goes on with a run.
+    /// Reopens a run to append to it.
     pub fn resume(&self, number: u64) -> Result<Writer, JournalError> {
         let path = file_of(self.directory(), number);
         let mut file = OpenOptions::new().append(true).read(true).open(&path).map_err(io_error(&path))?;
-        // A line that was cut off must not swallow the next one.
+        // A torn line must not swallow the next one.
         let mut text = Vec::new();
         (&mut file).take(MOST).read_to_end(&mut text).map_err(io_error(&path))?;
         if text.last().is_some_and(|last| *last != b'\n') {
@@ -215,12 +213,11 @@ fn sync_directory(directory: &Path) -> Result<(), JournalError> {
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(io_error(directory))
 }
 
-/// Where a run is written down.
 pub fn file_of(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("run-{number:06}.jsonl"))
 }
 
-/// The runs there are, oldest first.
+/// Existing runs, oldest first.
 pub fn numbers(directory: &Path) -> Result<Vec<u64>, JournalError> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -233,7 +230,6 @@ pub fn numbers(directory: &Path) -> Result<Vec<u64>, JournalError> {
     Ok(numbers)
 }
 
-/// A run as it was written down.
 pub fn read(directory: &Path, number: u64) -> Result<Run, JournalError> {
     let path = file_of(directory, number);
     let mut bytes = Vec::new();
@@ -249,7 +245,7 @@ pub fn read(directory: &Path, number: u64) -> Result<Run, JournalError> {
         };
         match (&mut run, entry) {
             (None, Entry::Run { run: other, .. }) if other != number => {
-                return Err(refused(&format!("says that it is run {other}: it was renamed and is left alone")));
+                return Err(refused(&format!("contains run {other}: it was renamed, so it is left alone")));
             }
             (None, Entry::Run { run: number, at, host, machine_id, boot_id, bus, root, systemd_of, why, .. }) => {
                 let steps = Vec::new();
@@ -266,23 +262,23 @@ pub fn read(directory: &Path, number: u64) -> Result<Run, JournalError> {
 }
 
 fn note(run: &mut Run, entry: Entry) {
-    let mut set = |step: usize, state: State| {
+    let mut set = |step: usize, state: StepState| {
         if let Some(recorded) = run.steps.iter_mut().find(|recorded| recorded.step == step) {
             recorded.state = state;
         }
     };
     match entry {
         Entry::Intent { step, id, title, action, before, reversible, .. } => {
-            run.steps.push(Recorded { step, id, title, action, before, reversible, state: State::Unknown });
+            run.steps.push(RecordedStep { step, id, title, action, before, reversible, state: StepState::Unknown });
         }
-        Entry::Done { step, words, .. } => set(step, State::Done(words)),
-        Entry::Failed { step, why, .. } => set(step, State::Failed(why)),
-        Entry::Undone { step, how, words, .. } => set(step, State::Undone(how, words)),
+        Entry::Done { step, words, .. } => set(step, StepState::Done(words)),
+        Entry::Failed { step, why, .. } => set(step, StepState::Failed(why)),
+        Entry::Undone { step, how, words, .. } => set(step, StepState::Undone(how, words)),
         Entry::Run { .. } | Entry::Measured { .. } | Entry::UndoIntent { .. } | Entry::UndoFailed { .. } => {}
     }
 }
 
-/// Appends to a run. Each line is on disk when this says so.
+/// Appends to a run and syncs each line.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
@@ -302,7 +298,6 @@ impl Writer {
     }
 }
 
-/// Now, as journals say it.
 pub fn now() -> String {
     format!("{:.3}", jiff::Timestamp::now())
 }
@@ -343,21 +338,21 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_and_never_done_is_told_so() {
+    fn a_step_without_a_result_is_unknown() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(&dir.path().join("fix")).unwrap();
         let mut writer = journal.begin(first).unwrap();
         writer.write(&intent(0)).unwrap();
         writer.write(&Entry::Done { step: 0, at: now(), words: "w".into(), after: json!({}) }).unwrap();
         writer.write(&intent(1)).unwrap();
-        // The line of the third was cut off by a crash.
+        // A crash tore the third line.
         writer.file.write_all(b"{\"entry\":\"intent\",\"st").unwrap();
         let run = read(journal.directory(), 1).unwrap();
         assert_eq!(run.steps.len(), 2);
-        assert_eq!((&run.steps[0].state, &run.steps[1].state), (&State::Done("w".into()), &State::Unknown));
+        assert_eq!((&run.steps[0].state, &run.steps[1].state), (&StepState::Done("w".into()), &StepState::Unknown));
         assert_eq!(run.damaged, 1);
         assert!(run.is_open());
-        // Going on does not glue a line to the torn one.
+        // Resuming does not append to the torn line.
         let mut again = journal.resume(1).unwrap();
         for step in [1, 0] {
             again.write(&Entry::Undone { step, at: now(), how: "restored".into(), words: "w".into() }).unwrap();
@@ -369,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_are_refused_and_foreign_directories_too() {
+    fn a_locked_or_unsafe_directory_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(dir.path()).unwrap();
@@ -384,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_journal_is_an_error_and_no_panic() {
+    fn a_file_that_is_no_journal_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         for text in [
             "",
@@ -401,7 +396,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
+        fn any_bytes_can_be_read(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
             let dir = tempfile::tempdir().unwrap();
             fs::write(file_of(dir.path(), 1), &bytes).unwrap();
             let _ = read(dir.path(), 1);

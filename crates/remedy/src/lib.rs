@@ -1,8 +1,8 @@
 //! From a diagnosis to the smallest step that removes the cause, and back.
 //!
-//! A [`plan::Plan`] is a pure function of a diagnosis and of [`facts::Facts`] about what it would change. [`apply`] does what was
-//! chosen: each step writes the state before into the [`journal`] and only then acts; afterwards the node is measured again.
-//! [`undo`] restores from the journal. What must never be touched is in [`guards`]; [`tree`] keeps us within the node's own files. One file for each kind of step is in [`steps`].
+//! A [`plan::Plan`] is a pure function of a diagnosis and of [`facts::Facts`] about its targets. [`apply`] runs the chosen steps:
+//! each writes the previous state to the [`journal`] before it acts, and then the node is measured again. [`undo`] restores from
+//! the journal. [`guards`] says what is never touched, [`tree`] keeps us inside the node's own files, [`steps`] has one file per kind of step.
 
 pub mod apply;
 pub mod facts;

@@ -1,6 +1,4 @@
-//! Numbers before and after: whether a step did what it was for.
-//!
-//! Each is computed in the same way from what was seen before and from what is seen afterwards, by the probes that diagnosis uses.
+//! Numbers before and after a step, to tell whether it worked. Both are computed in the same way, with the probes that diagnosis uses.
 
 use crate::steps::free_zombies::below;
 use crate::steps::remove_cgroups::empty_children;
@@ -12,31 +10,31 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Less than this of what was before: it worked.
+/// At most this share of the value before: it worked.
 const GONE: f64 = 0.1;
-/// So many times what was before is more.
+/// At least this many times the value before counts as more.
 const MORE: f64 = 1.2;
-/// Less than this: it helped, but did not end it.
+/// At most this share of the value before: it helped, but did not end it.
 const LESS: f64 = 0.8;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum Measure {
-    /// Automatic starts of a unit, an hour.
+    /// Automatic restarts of a unit per hour.
     Restarts { unit: String },
-    /// Dead cgroups that come to those below a cgroup, an hour.
+    /// New dead cgroups below a cgroup per hour.
     Growth { cgroup: String },
     /// Dead cgroups below a cgroup.
     Dead { cgroup: String },
-    /// Empty cgroups below one.
+    /// Empty children of a cgroup.
     EmptyCgroups { directory: PathBuf },
-    /// How long a thread waited for a core, in ms of each second.
+    /// How long a thread waited for a core, ms per second.
     Wait { tid: u32, name: String, core: u32 },
-    /// How busy a core was, in percent.
+    /// Percent.
     CoreBusy { core: u32 },
-    /// Packets dropped by all devices, a second.
+    /// Packets dropped per second, all devices.
     Drops,
-    /// Packets that a device received, a second: more is better.
+    /// Packets received per second: more is better.
     Received { nic: String },
 }
 
@@ -54,7 +52,7 @@ impl Measure {
         }
     }
 
-    /// What it is in this evidence, or why that cannot be told.
+    /// Its value in this evidence, or why that is unknown.
     pub fn value(&self, evidence: &Evidence) -> Result<f64, String> {
         match self {
             Measure::Restarts { unit } => restarts(evidence, unit),
@@ -65,7 +63,7 @@ impl Measure {
                 let dead = below(scan, cgroup).ok_or("dead cgroups could not be listed one by one (no BPF)")?;
                 Ok(dead as f64)
             }
-            // Counted when it is asked: the evidence has only the sum.
+            // Counted now: the evidence has only the sum.
             Measure::EmptyCgroups { directory } => {
                 empty_children(directory).map(|(names, _)| names.len() as f64).map_err(|e| e.to_string())
             }
@@ -73,7 +71,7 @@ impl Measure {
             Measure::CoreBusy { core } => {
                 let cores = Cores::of(evidence);
                 let window = cores.window().ok_or("the cores were not watched")?;
-                let shares = cores.timeline.shares(*core, window).ok_or("that core was not seen")?;
+                let shares = cores.timeline.shares(*core, window).ok_or("the core was not watched")?;
                 Ok(shares.busy() * 100.0)
             }
             Measure::Drops => drops(evidence),
@@ -81,7 +79,7 @@ impl Measure {
         }
     }
 
-    /// It counts what comes within the watched seconds: what comes rarely cannot be told so soon.
+    /// Counts events within the watched seconds, so a rare event may just not have come yet.
     fn counts_per_hour(&self) -> bool {
         matches!(self, Measure::Restarts { .. } | Measure::Growth { .. })
     }
@@ -97,7 +95,7 @@ fn restarts(evidence: &Evidence, unit: &str) -> Result<f64, String> {
     }
     match evidence.units.iter().any(|seen| seen.name == unit) || !evidence.units.is_empty() {
         true => Ok(0.0),
-        false => Err("systemd's units were not seen".to_owned()),
+        false => Err("systemd's units could not be read".to_owned()),
     }
 }
 
@@ -157,7 +155,7 @@ fn received(evidence: &Evidence, nic: &str) -> Result<f64, String> {
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
     Worked,
-    /// It helped, and did not end it.
+    /// It helped, but did not end it.
     Partly,
     None,
     CannotTell,
@@ -182,11 +180,10 @@ pub struct Measured {
     pub before: Option<f64>,
     pub after: Option<f64>,
     pub effect: Effect,
-    /// Why it cannot be told.
+    /// Why the effect is unknown.
     pub why: Option<String>,
 }
 
-/// Compares what was with what is.
 pub fn compare(measure: &Measure, before: Result<f64, String>, after: &Evidence) -> Measured {
     let now = measure.value(after);
     let why_unknown = before.as_ref().err().or(now.as_ref().err()).cloned();
@@ -199,10 +196,10 @@ pub fn compare(measure: &Measure, before: Result<f64, String>, after: &Evidence)
 
 fn judge(measure: &Measure, before: f64, now: f64, after: &Evidence) -> (Effect, Option<String>) {
     if let Measure::Received { .. } = measure {
-        // How many are sent is not ours to know: that no more come proves nothing.
+        // We do not know how many are sent, so that no more arrive proves nothing.
         return match now > before * MORE && now >= 1.0 {
             true => (Effect::Worked, None),
-            false => (Effect::CannotTell, Some("none arrive; perhaps none are sent".to_owned())),
+            false => (Effect::CannotTell, Some("not more than before, but perhaps no more are sent".to_owned())),
         };
     }
     if before <= 0.0 {
@@ -212,12 +209,9 @@ fn judge(measure: &Measure, before: f64, now: f64, after: &Evidence) -> (Effect,
         };
     }
     let watched = after.window().map_or(0.0, |window| window.length().as_secs_f64());
-    // What comes once in ten minutes does not come in five seconds anyway.
+    // What happens once in ten minutes is not to be expected within five seconds.
     if measure.counts_per_hour() && now <= 0.0 && before * watched / 3600.0 < 1.0 {
-        let why = format!(
-            "{} per hour is too rare to notice its absence within {watched:.0} s",
-            count(before.round() as u64)
-        );
+        let why = format!("at {} per hour, none within {watched:.0} s proves nothing", count(before.round() as u64));
         return (Effect::CannotTell, Some(why));
     }
     match now / before {
@@ -238,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_effect_is_told_only_where_one_could_be_seen() {
+    fn an_effect_is_claimed_only_if_one_could_be_seen() {
         let evidence = watched(5);
         let restarts = Measure::Restarts { unit: "a.service".into() };
         assert_eq!(judge(&restarts, 14_400.0, 0.0, &evidence).0, Effect::Worked);
@@ -254,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_seen_is_no_number() {
+    fn unseen_is_not_zero() {
         let measured = compare(&Measure::Dead { cgroup: "/a".into() }, Ok(3.0), &Evidence::default());
         assert_eq!((measured.after, measured.effect), (None, Effect::CannotTell));
         assert!(measured.why.unwrap().contains("not scanned"));

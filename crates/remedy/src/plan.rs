@@ -1,9 +1,9 @@
-//! What a plan consists of.
+//! The parts of a plan.
 
 use crate::measure::Measure;
 use crate::planner::PinningFile;
 use crate::reboot::Reboot;
-use crate::steps::{Action, Kind};
+use crate::steps::{Action, StepKind};
 use coroner_diagnosis::verdict::FindingRef;
 use coroner_evidence::Node;
 use serde::Serialize;
@@ -13,20 +13,20 @@ use serde::Serialize;
 pub struct Plan {
     #[serde(skip)]
     pub node: Node,
-    /// What it is about: the root causes, worst first.
+    /// The root causes, worst first.
     pub causes: Vec<Cause>,
     pub steps: Vec<Step>,
-    /// Other ways to the same end: done only if they are named.
+    /// Other ways to the same end: done only if named.
     pub alternatives: Vec<Step>,
-    /// What was considered and will not be done, with the reason.
+    /// Considered and rejected, with the reason.
     pub refused: Vec<Refused>,
-    /// What coroner has no step for.
+    /// Causes that coroner has no step for.
     pub by_hand: Vec<ByHand>,
-    /// Files that keep dead cgroups: deleted only if they are named.
+    /// Files that keep dead cgroups: deleted only if named.
     pub files: Vec<PinningFile>,
-    /// Dead cgroups that are not of these causes, and what would free them.
+    /// Dead cgroups from other causes, and what would free them.
     pub other_dead: Option<String>,
-    /// If only a reboot takes away the rest.
+    /// For what only a reboot frees.
     pub reboot: Option<Reboot>,
 }
 
@@ -34,36 +34,36 @@ pub struct Plan {
 pub struct Cause {
     #[serde(flatten)]
     pub finding: FindingRef,
-    /// How sure the verdict is; `None` where there is no verdict about it.
+    /// `None` if no verdict is about it.
     pub certainty: Option<&'static str>,
-    /// What will come if nothing is done.
+    /// What will happen if nothing is done.
     pub risk: Option<String>,
 }
 
 /// One thing to do.
 #[derive(Debug, Clone, Serialize)]
 pub struct Step {
-    /// By which people name it: `disable-unit:ecs.service`.
+    /// Its name on the command line: `disable-unit:ecs.service`.
     pub id: String,
-    pub kind: Kind,
-    /// In a few words: "Switch ecs.service off".
+    pub kind: StepKind,
+    /// "Disable ecs.service, now and at boot"
     pub title: String,
     pub reason: String,
-    /// What people would type to do the same.
+    /// What to type to do the same by hand.
     pub commands: Vec<String>,
     pub risk: Risk,
-    /// What can go wrong, or who may miss something.
+    /// What can go wrong, or who loses something.
     pub risk_words: String,
     pub reversible: bool,
-    /// How `coroner undo` takes it back, or why it cannot.
+    /// How `coroner undo` undoes it, or why it cannot.
     pub undo: String,
-    /// Why it is done only if it is named; `None` if it may be done with the others.
+    /// Why it needs `--allow`; `None` if it does not.
     pub dangerous: Option<String>,
-    /// What it leaves as it is.
+    /// What it does not fix.
     pub not_fixed: String,
     /// How success will be measured.
     pub measures: Vec<Measure>,
-    /// Details that some people want: the files that would be deleted.
+    /// For those who want to know more: the files that would be deleted, the text of a drop-in.
     pub details: Vec<String>,
     pub action: Action,
 }
@@ -88,7 +88,7 @@ impl Risk {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refused {
-    /// "switch kubelet.service off"
+    /// "disable kubelet.service"
     pub what: String,
     pub why: String,
 }
@@ -101,7 +101,7 @@ pub struct ByHand {
 }
 
 impl Plan {
-    /// The steps that were named, of all there are; without names the planned ones. A name is a step's id, or a kind.
+    /// The named steps (by id or kind), alternatives included; without names, the planned ones.
     pub fn chosen(&self, names: &[String]) -> Result<Vec<&Step>, String> {
         if names.is_empty() {
             return Ok(self.steps.iter().collect());
@@ -110,7 +110,7 @@ impl Plan {
             if !self.all().any(|step| step.is_named(name)) {
                 let there: Vec<&str> = self.all().map(|step| step.id.as_str()).collect();
                 let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-                return Err(format!("no step {name} in this plan; it has: {there}"));
+                return Err(format!("no step {name} in this plan; its steps: {there}"));
             }
         }
         Ok(self.all().filter(|step| names.iter().any(|name| step.is_named(name))).collect())
@@ -120,7 +120,7 @@ impl Plan {
         self.steps.iter().chain(&self.alternatives)
     }
 
-    /// There is nothing that coroner could do.
+    /// coroner has no step to offer.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty() && self.alternatives.is_empty()
     }

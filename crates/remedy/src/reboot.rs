@@ -1,4 +1,4 @@
-//! When only a reboot takes away the rest: the proof, and the plan for it.
+//! What only a reboot frees: the proof, and the commands.
 
 use coroner_diagnosis::units::paths::shell_word;
 use coroner_evidence::Node;
@@ -6,12 +6,12 @@ use serde::Serialize;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reboot {
-    /// What stays otherwise, and what shows that nothing else frees it.
+    /// What stays without it, and why nothing else frees that.
     pub why: String,
-    /// What must be done before, or it begins anew.
+    /// What to do before, or it starts again.
     pub first: Option<String>,
     pub commands: Vec<Command>,
-    /// What will come if nothing is done.
+    /// What will happen if nothing is done.
     pub if_nothing_is_done: Option<String>,
 }
 
@@ -59,7 +59,7 @@ mod tests {
     use coroner_evidence::node::Software;
 
     #[test]
-    fn a_node_of_a_cluster_is_drained_first() {
+    fn a_cluster_node_is_drained_first() {
         let kubelet =
             Software { name: "kubelet".into(), running: Some(true), version: None, seen_by: "process".into() };
         let node = Node { host: Some("gpu-7".into()), kubelet: Some(kubelet), ..Node::default() };

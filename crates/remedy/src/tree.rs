@@ -1,8 +1,8 @@
-//! The file system of a node, out of which nothing leads.
+//! A node's file tree that no link leads out of.
 //!
-//! `--root /proc/PID/root` is the file system of somebody else, perhaps of somebody hostile: a symbolic link in it would lead us, who are
-//! root, into our own /etc. The kernel itself resolves every path below that root (openat2, RESOLVE_IN_ROOT), and what is done is done in
-//! a directory that we hold, so that nobody can put another one in its place between the look and the deed.
+//! `--root /proc/PID/root` is somebody else's file tree, and they may be hostile: a symbolic link in it could lead us, who are root,
+//! into our own /etc. So the kernel resolves every path inside that root (openat2, RESOLVE_IN_ROOT), and we act relative to a
+//! directory fd, so that nobody can swap the directory between check and use.
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, readlinkat, renameat,
@@ -17,49 +17,48 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// No file of systemd's, and no machine id, is larger.
+/// No unit file or machine id is larger.
 const MOST: u64 = 1 << 20;
 
-/// As the kernel's own MAXSYMLINKS.
+/// The kernel's MAXSYMLINKS.
 const MOST_LINKS: usize = 40;
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// What a symbolic link on the way means.
+/// What to do with symbolic links in a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// It leads to somewhere below the same root: `/lib` is `/usr/lib`.
+    /// Follow them inside the root: `/lib` is `/usr/lib`.
     Follow,
-    /// Somebody put it there to lead us elsewhere.
+    /// There should be none: somebody planted it to lead us elsewhere.
     Refuse,
 }
 
 #[derive(Debug)]
 pub struct Tree {
     top: OwnedFd,
-    /// For people.
+    /// For messages.
     path: PathBuf,
 }
 
 impl Tree {
-    /// The path itself is the user's word: links in it are followed, also the magic one that `/proc/PID/root` is.
+    /// The user chose this path, so links in it are followed, including the magic link `/proc/PID/root`.
     pub fn open(path: &Path) -> io::Result<Tree> {
         Ok(Tree { top: openat(CWD, path, DIRECTORY, Mode::empty())?, path: path.to_owned() })
     }
 
-    /// A place in it, for people: nothing is ever opened by this.
+    /// A path for messages; never opened.
     pub fn shown(&self, within: &str) -> PathBuf {
         self.path.join(within.trim_start_matches('/'))
     }
 
-    /// A directory in it; the last part of the path is never a link where links are refused.
+    /// With [`Links::Refuse`], the last part must not be a link either.
     pub fn directory(&self, within: &str, links: Links) -> io::Result<OwnedFd> {
         Ok(self.resolve(within, DIRECTORY, links)?)
     }
 
-    /// A file in it, to be read or only held.
     pub fn open_file(&self, within: &str, flags: OFlags, links: Links) -> io::Result<OwnedFd> {
-        // A FIFO in a foreign tree would let us wait for ever; what is only held is not opened, and openat2 wants no more flags there.
+        // Opening a planted FIFO would block for ever. O_PATH does not open it, and openat2 rejects other flags with it.
         let wait = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
         Ok(self.resolve(within, flags | OFlags::CLOEXEC | wait, links)?)
     }
@@ -72,22 +71,22 @@ impl Tree {
             how |= ResolveFlags::NO_SYMLINKS;
         }
         match openat2(&self.top, within, flags, Mode::empty(), how) {
-            // Before Linux 5.6, or a filter that does not know it.
+            // Before Linux 5.6, or a seccomp filter that does not know it.
             Err(Errno::NOSYS | Errno::PERM) => self.walk(within, flags, links),
-            // Somebody renamed something on the way while we looked: the kernel asks to try again.
+            // A component was renamed meanwhile: the kernel asks to retry.
             Err(Errno::AGAIN) => openat2(&self.top, within, flags, Mode::empty(), how),
             other => other,
         }
     }
 
-    /// The same without the kernel's help: part by part, each of them held, and `..` is the one that was held before.
+    /// The same without openat2: component by component, holding an fd of each; `..` pops one.
     fn walk(&self, within: &str, flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
         let mut held = vec![openat(&self.top, ".", DIRECTORY, Mode::empty())?];
         let mut parts = parts_of(Path::new(within));
         let mut followed = 0;
         while let Some(part) = parts.pop_front() {
             if part == ".." {
-                // Above the root is the root.
+                // The parent of the root is the root.
                 held.truncate((held.len() - 1).max(1));
                 continue;
             }
@@ -110,7 +109,7 @@ impl Tree {
                 FileType::Directory => held.push(next),
                 _ if parts.is_empty() => {
                     let found = openat(at, &part, flags | OFlags::NOFOLLOW, Mode::empty())?;
-                    // Somebody may have put a link there since; O_PATH opens that itself.
+                    // It may have become a link meanwhile; O_PATH opens the link itself.
                     return match FileType::from_raw_mode(fstat(&found)?.st_mode) {
                         FileType::Symlink => Err(Errno::LOOP),
                         _ => Ok(found),
@@ -122,7 +121,6 @@ impl Tree {
         openat(held.last().ok_or(Errno::NOENT)?, ".", flags, Mode::empty())
     }
 
-    /// The text of a file; an error if it is not there.
     pub fn read_to_string(&self, within: &str) -> io::Result<String> {
         let file = File::from(self.open_file(within, OFlags::RDONLY, Links::Follow)?);
         if !file.metadata()?.is_file() {
@@ -133,7 +131,7 @@ impl Tree {
         Ok(text)
     }
 
-    /// A directory in it, which is made if it is not there, with those above it.
+    /// Creates the directory and its parents if they do not exist.
     pub fn make_directory(&self, within: &str) -> io::Result<OwnedFd> {
         let mut at = String::new();
         for part in within.split('/').filter(|part| !part.is_empty()) {
@@ -148,7 +146,7 @@ impl Tree {
     }
 }
 
-/// Names and `..`; what leads nowhere is left out.
+/// Names and `..`, without `/` and `.`.
 fn parts_of(path: &Path) -> VecDeque<OsString> {
     let part = |part: Component<'_>| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -158,7 +156,7 @@ fn parts_of(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(part).collect()
 }
 
-/// What stands under a name in a directory: `None` if there is nothing.
+/// The type of a directory entry; `None` if it does not exist.
 pub fn kind(directory: &OwnedFd, name: &str) -> io::Result<Option<FileType>> {
     match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(about) => Ok(Some(FileType::from_raw_mode(about.st_mode))),
@@ -167,7 +165,7 @@ pub fn kind(directory: &OwnedFd, name: &str) -> io::Result<Option<FileType>> {
     }
 }
 
-/// Where a link in a directory leads; an error if it is none.
+/// The target of a link; an error if it is not a link.
 pub fn link(directory: impl AsFd, name: &OsStr) -> io::Result<PathBuf> {
     let to = readlinkat(directory, name, Vec::new())?;
     Ok(PathBuf::from(OsString::from_vec(to.into_bytes())))
@@ -177,7 +175,7 @@ pub fn make_link(directory: &OwnedFd, name: &str, to: &str) -> io::Result<()> {
     Ok(symlinkat(to, directory, name)?)
 }
 
-/// What is in a directory: names, and what they are. Names that are no text are not systemd's, and are left out.
+/// The entries of a directory. Names that are not UTF-8 are not systemd's and are left out.
 pub fn entries(directory: BorrowedFd<'_>) -> io::Result<Vec<(String, FileType)>> {
     let readable = openat(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut all = Vec::new();
@@ -187,7 +185,7 @@ pub fn entries(directory: BorrowedFd<'_>) -> io::Result<Vec<(String, FileType)>>
         if name == "." || name == ".." {
             continue;
         }
-        // Some file systems do not tell the kind with the name.
+        // Some file systems do not report the type with the name.
         let kind = match entry.file_type() {
             FileType::Unknown => FileType::from_raw_mode(statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode),
             kind => kind,
@@ -197,7 +195,7 @@ pub fn entries(directory: BorrowedFd<'_>) -> io::Result<Vec<(String, FileType)>>
     Ok(all)
 }
 
-/// Beside it first, then in its place: whoever reads it finds the old or the new. A link in its place is replaced, not followed.
+/// Writes beside it, then renames: readers see the old or the new text. A link in its place is replaced, not followed.
 pub fn write(directory: &OwnedFd, name: &str, text: &str) -> io::Result<()> {
     let new = format!(".{name}.new");
     match unlinkat(directory, new.as_str(), AtFlags::empty()) {
@@ -222,7 +220,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// A tree of somebody hostile, and beside it what must not be touched.
+    /// A hostile tree, and a directory outside of it that must not be touched.
     fn hostile() -> (tempfile::TempDir, Tree, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
@@ -240,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn no_link_leads_out_and_those_within_do_what_they_do_for_its_owner() {
+    fn links_are_followed_inside_the_root_and_never_out_of_it() {
         let (_dir, tree, outside) = hostile();
         for way in ["etc/absolute", "etc/relative", "etc/magic/etc", "../outside", "etc/../../outside"] {
             let there = tree.directory(way, Links::Follow);
@@ -249,11 +247,11 @@ mod tests {
         assert!(tree.read_to_string("/etc/file").is_err(), "read through a link that leads out");
         assert!(tree.make_directory("etc/absolute/made").is_err());
         assert!(tree.make_directory("etc/relative/made").is_err());
-        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1, "something was made outside");
-        assert_eq!(tree.read_to_string("/config/own").unwrap(), "theirs", "an absolute link is one of its own root");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1, "something was created outside");
+        assert_eq!(tree.read_to_string("/config/own").unwrap(), "theirs", "an absolute link starts at the tree's root");
         assert!(tree.directory("config", Links::Refuse).is_err());
         symlink("again", tree.shown("etc/again")).unwrap();
-        // Without openat2 it is the same.
+        // The same without openat2.
         for way in ["etc/absolute", "etc/relative", "etc/magic/etc", "../outside", "etc/own/x", "etc/again", "nowhere"]
         {
             let (walked, kernels) = (tree.walk(way, DIRECTORY, Links::Follow), tree.directory(way, Links::Follow));
@@ -273,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_where_a_file_is_written_is_replaced_and_not_followed() {
+    fn write_replaces_a_link_and_does_not_follow_it() {
         let (_dir, tree, outside) = hostile();
         let etc = tree.make_directory("/etc/deep/er").unwrap();
         symlink(outside.join("secret"), tree.shown("etc/deep/er/x.conf")).unwrap();
@@ -282,6 +280,6 @@ mod tests {
         assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), "ours");
         assert_eq!(tree.read_to_string("etc/deep/er/x.conf").unwrap(), "new");
         assert_eq!(kind(&etc, "x.conf").unwrap(), Some(FileType::RegularFile));
-        assert_eq!(entries(etc.as_fd()).unwrap().len(), 1, "nothing else stays");
+        assert_eq!(entries(etc.as_fd()).unwrap().len(), 1, "nothing else is left");
     }
 }

@@ -1,39 +1,39 @@
-//! Restores what a run changed, the last first. What is so already is left alone, so it may be run again and again.
+//! Undoes a run, last step first. Idempotent: it can be run again.
 
-use crate::journal::{self, Entry, Journal, JournalError, Recorded, Run, State};
+use crate::journal::{self, Entry, Journal, JournalError, RecordedStep, Run, StepState};
 use crate::steps::{Hands, Undone};
 use coroner_evidence::Node;
 
-/// A step that was taken back, or not.
+/// What became of undoing a step.
 #[derive(Debug, Clone)]
-pub struct Taken {
+pub struct UndoneStep {
     pub id: String,
     pub title: String,
     pub result: Result<Undone, String>,
 }
 
 #[derive(Debug, Clone)]
-pub struct Report {
+pub struct UndoReport {
     pub run: u64,
-    /// In the order in which it happened: the last step first.
-    pub steps: Vec<Taken>,
-    /// Why it ended before its end.
+    /// The last step of the run first.
+    pub steps: Vec<UndoneStep>,
+    /// Why it stopped early.
     pub stopped: Option<String>,
 }
 
-impl Report {
-    /// What can be restored is as it was before.
+impl UndoReport {
+    /// Everything that can be restored was.
     pub fn is_whole(&self) -> bool {
-        let fine = |taken: &Taken| !matches!(taken.result, Err(_) | Ok(Undone::ChangedSince(_)));
+        let fine = |taken: &UndoneStep| !matches!(taken.result, Err(_) | Ok(Undone::ChangedSince(_)));
         self.stopped.is_none() && self.steps.iter().all(fine)
     }
 }
 
-/// The newest run of which something is left to take back.
+/// The newest run with something left to undo.
 pub fn newest_open(directory: &std::path::Path) -> Result<Option<Run>, JournalError> {
     for number in journal::numbers(directory)?.into_iter().rev() {
         let run = match journal::read(directory, number) {
-            // A damaged one does not hide those before it; `undo --list` names it.
+            // A damaged run does not hide older ones; `undo --list` names it.
             Err(JournalError::Refused { .. }) => continue,
             run => run?,
         };
@@ -44,29 +44,29 @@ pub fn newest_open(directory: &std::path::Path) -> Result<Option<Run>, JournalEr
     Ok(None)
 }
 
-/// Takes a run back. A failed step does not keep the others from being restored.
+/// Undoes a run. If a step fails, the others are still undone.
 pub fn run(
     run: &Run,
     journal: &Journal,
     here: &Node,
     hands: &mut Hands<'_>,
     force: bool,
-) -> Result<Report, JournalError> {
+) -> Result<UndoReport, JournalError> {
     let mut writer = journal.resume(run.number)?;
-    let mut report = Report { run: run.number, steps: Vec::new(), stopped: None };
+    let mut report = UndoReport { run: run.number, steps: Vec::new(), stopped: None };
     for recorded in run.steps.iter().rev() {
         if hands.is_stopped() {
             report.stopped = Some(format!("stopped before {}", recorded.id));
             break;
         }
-        if let State::Undone(..) = recorded.state {
+        if let StepState::Undone(..) = recorded.state {
             continue;
         }
         writer.write(&Entry::UndoIntent { step: recorded.step, at: journal::now() })?;
         let result = one(recorded, run, here, hands, force);
         let at = journal::now();
         let line = match &result {
-            // It is left as somebody made it: another undo may still be wanted.
+            // Left as somebody changed it; the user may want to undo it later.
             Ok(Undone::ChangedSince(words)) => Entry::UndoFailed { step: recorded.step, at, why: words.clone() },
             Ok(undone) => Entry::Undone {
                 step: recorded.step,
@@ -77,15 +77,15 @@ pub fn run(
             Err(why) => Entry::UndoFailed { step: recorded.step, at, why: why.clone() },
         };
         writer.write(&line)?;
-        report.steps.push(Taken { id: recorded.id.clone(), title: recorded.title.clone(), result });
+        report.steps.push(UndoneStep { id: recorded.id.clone(), title: recorded.title.clone(), result });
     }
     Ok(report)
 }
 
-fn one(recorded: &Recorded, run: &Run, here: &Node, hands: &mut Hands<'_>, force: bool) -> Result<Undone, String> {
+fn one(recorded: &RecordedStep, run: &Run, here: &Node, hands: &mut Hands<'_>, force: bool) -> Result<Undone, String> {
     let rebooted = matches!((&run.boot_id, &here.boot_id), (Some(then), Some(now)) if then != now);
     if rebooted && recorded.action.ends_with_boot() {
-        return Ok(Undone::AlreadySo("the reboot since then already undid it".to_owned()));
+        return Ok(Undone::AlreadySo("a reboot has already undone it".to_owned()));
     }
     recorded.action.undo(&recorded.before, hands, force).map_err(|error| {
         hands.forget_manager();

@@ -1,4 +1,4 @@
-//! Whatever the sentences of findings say, verdicts and plans are the same: on all recordings in golden/. And what leaves the node can be read back.
+//! Verdicts and plans do not depend on the wording of findings (all recordings in golden/). And a diagnosis survives a JSON round trip.
 
 use coroner_diagnosis::{Case, Diagnosis, FindingRef, diagnose, verdict};
 use coroner_evidence::{Evidence, recording};
@@ -18,7 +18,7 @@ fn name(told: &FindingRef) -> String {
     format!("{} {} {:?} {:?}", told.code, told.key, told.subject, told.by)
 }
 
-/// What was concluded and is planned, without the words for it.
+/// The verdicts and the plan without their sentences.
 fn skeleton(diagnosis: &Diagnosis, evidence: &Evidence) -> Vec<String> {
     let mut lines = Vec::new();
     for verdict in &diagnosis.conclusion.verdicts {

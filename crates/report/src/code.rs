@@ -5,7 +5,7 @@ use std::fmt;
 
 macro_rules! codes {
     ($($variant:ident = $text:literal,)*) => {
-        /// What can be wrong with a node. The text of a code never changes; its page is docs/findings/CODE.md.
+        /// What can be wrong with a node. A code never changes; its page is docs/findings/CODE.md.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Code {
             $($variant,)*
@@ -31,7 +31,7 @@ macro_rules! codes {
             pub fn page(self) -> &'static str {
                 match self {
                     $(Code::$variant => include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/findings/", $text, ".md")),)*
-                    Code::Other(_) => "This version of coroner has no page about it.\n",
+                    Code::Other(_) => "This version of coroner has no page for this code.\n",
                 }
             }
         }
@@ -77,4 +77,4 @@ impl fmt::Display for Code {
     }
 }
 
-named!(Code, "a code of a finding");
+named!(Code, "a finding code");

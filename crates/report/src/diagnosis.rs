@@ -1,11 +1,11 @@
-//! All that can be said of a node, as a document.
+//! Everything coroner says about a node, as a document.
 
 use crate::{Cost, Finding, Node, RuledOut, Unexplained, Unseen, Verdict, timestamp};
 use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "coroner.diagnosis/1";
 
-/// As docs/json.md has it.
+/// Described in docs/json.md.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Diagnosis {
     pub schema: String,
@@ -31,18 +31,18 @@ pub struct Window {
     pub to_real_ns: Option<u64>,
 }
 
-/// What it comes to, in a word.
+/// The outcome in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// No finding of severity warning or worse.
     #[serde(rename = "nothing wrong")]
     NothingWrong,
-    /// None either, but whether a full core hurts anybody could not be told.
+    /// None either, but whether a full core harms a job could not be seen.
     #[serde(rename = "too little seen")]
     TooLittleSeen,
     #[serde(rename = "no cause found")]
     NoCauseFound,
-    /// At least one verdict; how sure it is, it says itself.
+    /// At least one verdict; its certainty is its own.
     #[serde(rename = "cause found")]
     CauseFound,
 }

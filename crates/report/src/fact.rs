@@ -1,4 +1,4 @@
-//! One piece of evidence: a key that machines know, a value in the key's unit, and where it was read.
+//! One piece of evidence: a key for machines, a value in the key's unit, and its source.
 
 use crate::fact_keys::FactKey;
 use crate::name::{Name, named};
@@ -7,13 +7,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::time::Duration;
 
-/// What a finding rests on. The words for people ([`Fact::what`]) are made of the key; nothing reads them.
+/// What a finding rests on. The words ([`Fact::what`]) are derived from the key; no program reads them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fact {
     pub key: FactKey,
-    /// Whose, where a key can be told of many: a thread, a file, a counter.
+    /// Whose it is, if a key applies to many: a thread, a file, a counter.
     pub of: Option<String>,
-    /// Within which time it was counted, where that is not the whole window.
+    /// The time in which it was counted, if not the whole window.
     pub over_ms: Option<u64>,
     pub value: FactValue,
     pub unit: Unit,
@@ -32,7 +32,7 @@ pub enum FactValue {
 
 macro_rules! units {
     ($($variant:ident = $text:literal,)*) => {
-        /// In what a value is told.
+        /// The unit of a value.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Unit {
             $($variant,)*
@@ -90,14 +90,14 @@ impl Fact {
         Fact { over_ms: Some(u64::try_from(over.as_millis()).unwrap_or(u64::MAX)), ..self }
     }
 
-    /// What it is, for people: `time since the poll (NAPI) last ran`. A key that this version does not know is told by its name.
+    /// What it is, in words: `time since the poll (NAPI) last ran`. An unknown key is shown by its name.
     pub fn what(&self) -> String {
         let over = self.over_ms.map(|ms| duration_words(Duration::from_millis(ms)));
         let words = match &self.key {
             FactKey::Other(name) => return name.as_str().replace('_', " "),
             known => known.words(),
         };
-        // What stands in brackets is told only where there is somebody to tell of.
+        // The part in brackets is shown only with an `of`.
         let words = match (words.split_once('['), &self.of) {
             (Some((before, optional)), Some(_)) => format!("{before}{}", optional.replace(']', "")),
             (Some((before, _)), None) => before.to_owned(),
@@ -118,7 +118,7 @@ impl Fact {
         }
     }
 
-    /// `None` if it is no time.
+    /// `None` if it is not a time.
     pub fn duration(&self) -> Option<Duration> {
         let each = match self.unit {
             Unit::Micros => 1e-6,
@@ -129,7 +129,7 @@ impl Fact {
         Duration::try_from_secs_f64(self.number()? * each).ok()
     }
 
-    /// 0 to 1, or more of what can be had more than once; `None` if it is no share.
+    /// 0 to 1, or more if there can be more than one whole; `None` if it is not a share.
     pub fn share(&self) -> Option<f64> {
         self.number().filter(|_| self.unit == Unit::Percent).map(|percent| percent / 100.0)
     }
@@ -179,7 +179,7 @@ impl From<i32> for FactValue {
     }
 }
 
-/// What is no number cannot be told as one.
+/// JSON has no NaN or infinity.
 impl From<f64> for FactValue {
     fn from(n: f64) -> FactValue {
         if n.is_finite() { FactValue::Number(n) } else { FactValue::Text("unknown".to_owned()) }
@@ -198,7 +198,7 @@ impl From<&str> for FactValue {
     }
 }
 
-/// A fact as documents have it, with words for people.
+/// A fact as in documents, with its words.
 #[derive(Serialize, Deserialize)]
 struct Document {
     key: FactKey,
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_made_of_the_key() {
+    fn words_follow_from_the_key() {
         let silent = Fact::new(FactKey::SinceNapi, 6600u64, "kernel log");
         assert_eq!(
             (silent.what().as_str(), silent.value_text().as_str()),
@@ -246,11 +246,11 @@ mod tests {
         assert_eq!(restarts.what(), "restarts per hour");
         assert_eq!(restarts.of("watched").what(), "restarts per hour, watched");
         let more = Fact::new(FactKey::DeadMemcgsMore, 10u64, "").over(Duration::from_secs(600));
-        assert_eq!(more.what(), "more of them within 10 min");
+        assert_eq!(more.what(), "growth within 10 min");
     }
 
     #[test]
-    fn what_a_newer_node_made_up_survives() {
+    fn keys_and_units_of_newer_versions_survive() {
         let told = r#"{"key":"new_thing","what":"a new thing","value":-3,"unit":"parsecs","source":"x","more":[1]}"#;
         let fact: Fact = serde_json::from_str(told).unwrap();
         assert_eq!((fact.key.as_str(), fact.unit.as_str(), fact.number()), ("new_thing", "parsecs", Some(-3.0)));

@@ -1,12 +1,12 @@
-//! The keys of facts, their units, and the words for people.
+//! The keys of facts, their units and their words.
 
 use crate::fact::Unit;
 use crate::name::{Name, named};
 
 macro_rules! keys {
     ($($variant:ident $name:ident $unit:ident $words:literal;)*) => {
-        /// What a fact is about. The name of a key and its unit never change; the words may. In these `{of}` is whose it is, `{over}` the time
-        /// within which it was counted, and what stands in brackets is told only where there is an `{of}`.
+        /// What a fact is about. The name of a key and its unit never change; the words may. In the words, `{of}` is whose it is, `{over}` the
+        /// time in which it was counted, and a part in brackets is shown only with an `{of}`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum FactKey {
             $($variant,)*
@@ -62,35 +62,35 @@ keys! {
     OwnerShare owner_share Percent "owner's share of the busy time";
     OwnerClass owner_class Plain "owner's scheduling class";
     OwnerAffinity owner_affinity Plain "owner's affinity";
-    PinnedShare pinned_share Percent "{of}, pinned to it, had";
+    PinnedShare pinned_share Percent "share of {of}, pinned to this core";
     Waited waited Millis "{of} waited";
     Serves serves Plain "serves";
     Queues queues Plain "queues";
-    ThreadsWaiting threads_waiting Plain "threads that waited, on average";
-    CpuPressureSome cpu_pressure_some Percent "time in which something waited for a core (some)";
-    StolenOfWanted stolen_of_wanted Percent "stolen, of the time that was wanted";
+    ThreadsWaiting threads_waiting Plain "threads waiting, on average";
+    CpuPressureSome cpu_pressure_some Percent "CPU pressure, some";
+    StolenOfWanted stolen_of_wanted Percent "stolen, of the time cores had work";
     Stolen stolen Percent "stolen, of all cores' time";
-    StolenWorstSecond stolen_worst_second Percent "core {of} over its worst second";
+    StolenWorstSecond stolen_worst_second Percent "stolen from core {of} in its worst second";
     InterruptShare interrupt_share Percent "interrupts and softirqs";
-    InterruptMost interrupt_most Plain "most of it";
-    // What the kernel was at work on.
+    InterruptMost interrupt_most Plain "mostly";
+    // What the kernel worked on.
     ShareOfCore share_of_core Percent "{of}: share of one core";
-    BusiestSecond busiest_second Percent "over its busiest second";
+    BusiestSecond busiest_second Percent "share in its busiest second";
     MostlyIn mostly_in Plain "mostly in";
-    ShareOfThatCore share_of_that_core Percent "of that core's time";
+    ShareOfThatCore share_of_that_core Percent "share of that core's time";
     // Quotas.
     Periods periods Plain "periods";
-    PeriodsThrottled periods_throttled Plain "periods in which it was stopped";
-    ThrottledShare throttled_share Percent "share of periods";
-    Throttled throttled Millis "time stopped, added over cores";
+    PeriodsThrottled periods_throttled Plain "periods throttled";
+    ThrottledShare throttled_share Percent "share of periods throttled";
+    Throttled throttled Millis "throttled time, summed over cores";
     Quota quota Cores "quota";
     Cgroups cgroups Plain "cgroups";
     // The network.
     Dropped dropped Packets "dropped";
     DroppedOnCore dropped_on_core Packets "dropped on core {of}";
     Processed processed Packets "processed";
-    DroppedShare dropped_share Percent "part dropped";
-    Squeezed squeezed Plain "polls out of budget";
+    DroppedShare dropped_share Percent "share dropped";
+    Squeezed squeezed Plain "polls that ran out of budget";
     Watched watched Millis "watched";
     Allowance allowance Packets "{of}";
     AllowanceEver allowance_ever Packets "{of} since the driver started";
@@ -98,46 +98,46 @@ keys! {
     ServingCore serving_core Plain "core that serves the queue";
     SinceNapi since_napi Millis "time since the poll (NAPI) last ran";
     Silence silence Millis "silence before the last reset";
-    DropLines drop_lines Plain "lines about dropped packets";
+    DropLines drop_lines Plain "log lines about dropped packets";
     Netns netns Plain "network namespace";
-    Connections connections Plain "tracked connections, at most";
-    ConnectionsMax connections_max Plain "room for";
+    Connections connections Plain "tracked connections, peak";
+    ConnectionsMax connections_max Plain "connection limit";
     // The kernel log.
     IncidentsDay incidents_day Plain "incidents in the last 24 h";
     StallsDay stalls_day Plain "incidents of {of} in the last 24 h";
-    Lines lines Plain "lines about it";
+    Lines lines Plain "log lines about it";
     First first Plain "first";
     Last last Plain "last";
     Line line Plain "line";
     LastLine last_line Plain "last line";
     Longest longest Seconds "longest";
-    HungTasksDay hung_tasks_day Plain "tasks that hung in the last 24 h";
-    HungTasks hung_tasks Plain "which";
+    HungTasksDay hung_tasks_day Plain "hung tasks in the last 24 h";
+    HungTasks hung_tasks Plain "hung tasks";
     LongestHang longest_hang Seconds "longest wait, at least";
     Functions functions Plain "functions";
-    NotedFrom noted_from Micros "noted from";
+    NotedFrom noted_from Micros "reported above";
     XidDay xid_day Times "Xid {of} in the last 24 h";
     XidLast xid_last Plain "Xid {of}, last";
     XidProcess xid_process Plain "Xid {of}, process";
-    CounterRose counter_rose Plain "{of} while we watched";
+    CounterRose counter_rose Plain "rise of {of} while watching";
     // Memory.
-    MemoryPressureFull memory_pressure_full Percent "time in which nothing could run for want of memory (full)";
-    MemoryPressureSome memory_pressure_some Percent "time in which something waited for memory (some)";
+    MemoryPressureFull memory_pressure_full Percent "memory pressure, full";
+    MemoryPressureSome memory_pressure_some Percent "memory pressure, some";
     DirectScanned direct_scanned Plain "pages scanned by allocating threads (pgscan_direct) within {over}";
-    DirectFreed direct_freed Plain "pages they freed (pgsteal_direct) within {over}";
+    DirectFreed direct_freed Plain "pages those threads freed (pgsteal_direct) within {over}";
     DirectStalls direct_stalls Plain "times a thread had to reclaim (allocstall) within {over}";
     KswapdScanned kswapd_scanned Plain "pages scanned in the background (pgscan_kswapd) within {over}";
-    Refaults refaults Plain "pages that came back after being dropped (workingset_refault) within {over}";
+    Refaults refaults Plain "pages refaulted after reclaim (workingset_refault) within {over}";
     Compactions compactions Plain "times a thread had to compact (compact_stall) within {over}";
     SwappedIn swapped_in Plain "pages swapped in (pswpin) within {over}";
     SwappedOut swapped_out Plain "pages swapped out (pswpout) within {over}";
     MemoryAvailable memory_available Bytes "MemAvailable";
     MemoryTotal memory_total Bytes "MemTotal";
-    LimitHits limit_hits Plain "hits of the limit within {over}";
+    LimitHits limit_hits Plain "limit hits within {over}";
     Usage usage Bytes "usage";
     Limit limit Bytes "limit";
     KilledDay killed_day Plain "processes killed in the last 24 h";
-    KilledWatched killed_watched Plain "processes killed while we watched";
+    KilledWatched killed_watched Plain "processes killed while watching";
     KilledIn killed_in Plain "killed in {of}, newest first";
     Victims victims Plain "victims, newest first";
     LastVictimCgroup last_victim_cgroup Plain "cgroup of the last victim";
@@ -145,33 +145,33 @@ keys! {
     DeadMemcgs dead_memcgs Plain "dead memory cgroups";
     TrackedMemcgs tracked_memcgs Plain "tracked by the kernel";
     LiveMemcgs live_memcgs Plain "live (directories)";
-    DeadMemcgsMore dead_memcgs_more Plain "more of them within {over}";
-    DeadMemcgsPerHour dead_memcgs_per_hour PerHour "more of them";
-    DeadBelow dead_below Plain "dead below {of}";
-    DeadAs dead_as Plain "dead as {of}";
+    DeadMemcgsMore dead_memcgs_more Plain "growth within {over}";
+    DeadMemcgsPerHour dead_memcgs_per_hour PerHour "growth";
+    DeadBelow dead_below Plain "dead cgroups below {of}";
+    DeadAs dead_as Plain "dead cgroups named {of}";
     DeadOf dead_of Plain "dead cgroups of {of}";
-    HeldBy held_by Bytes "held by {of}";
-    PinnedIn pinned_in Bytes "of that in {of}";
+    HeldBy held_by Bytes "memory held by {of}";
+    PinnedIn pinned_in Bytes "of that, in {of}";
     CgroupsMadeBy cgroups_made_by Cgroups "made by {of}";
     DeadCost dead_cost Plain "cost: {of}";
     LiveCgroups live_cgroups Plain "live cgroups";
-    LiveCgroupsAtLeast live_cgroups_at_least Plain "at least live cgroups";
-    EmptyCgroups empty_cgroups Plain "of these empty";
+    LiveCgroupsAtLeast live_cgroups_at_least Plain "live cgroups, at least";
+    EmptyCgroups empty_cgroups Plain "of these, empty";
     ChildCgroups child_cgroups Plain "children of {of}";
     ExampleCgroup example_cgroup Plain "one of them";
-    BornOf born_of Plain "made by {of}";
-    RemovedByIt removed_by_it Plain "removed by it";
-    MemcgIds memcg_ids Plain "ids that memory cgroups have";
+    BornOf born_of Plain "cgroups made by {of}";
+    RemovedByIt removed_by_it Plain "cgroups it removed";
+    MemcgIds memcg_ids Plain "memory cgroup IDs available";
     ReadTime read_time Millis "time to read";
     ReadTimeAtLeast read_time_at_least Millis "time to read, at least";
-    ReadCpu read_cpu Millis "CPU time of that";
+    ReadCpu read_cpu Millis "CPU time of the read";
     // Units and containers.
     Restarts restarts Plain "restarts";
-    RestartsWithin restarts_within Plain "within {over}";
+    RestartsWithin restarts_within Plain "restarts within {over}";
     RestartsPerHour restarts_per_hour PerHour "restarts per hour[, {of}]";
     AutomaticRestarts automatic_restarts Plain "automatic restarts (NRestarts)";
-    AutomaticRestartsWithin automatic_restarts_within Plain "of these within {over}";
-    RestartsMeanwhile restarts_meanwhile Plain "restarts that systemd counted meanwhile";
+    AutomaticRestartsWithin automatic_restarts_within Plain "of these, within {over}";
+    RestartsMeanwhile restarts_meanwhile Plain "restarts systemd counted meanwhile";
     LastStart last_start Plain "last start";
     LoopingFor looping_for Seconds "looping for";
     LoopingForAtLeast looping_for_at_least Seconds "looping for at least";
@@ -183,8 +183,8 @@ keys! {
     ExitStatus exit_status Plain "exit status";
     ExitStatusOrSignal exit_status_or_signal Plain "exit status or signal";
     Signal signal Plain "killed by signal";
-    ContainerId container_id Plain "container id";
-    PodUid pod_uid Plain "pod uid";
+    ContainerId container_id Plain "container ID";
+    PodUid pod_uid Plain "pod UID";
     DeadOfUnit dead_of_unit Plain "dead memory cgroups of this unit";
     DeadHold dead_hold Bytes "memory they hold";
     DeadPerHour dead_per_hour PerHour "new ones per hour[ ({of})]";
@@ -193,24 +193,24 @@ keys! {
     CgroupsMade cgroups_made Plain "cgroups made";
     CgroupsRemoved cgroups_removed Plain "cgroups removed";
     Maker maker Plain "made by";
-    ChildrenFailedYoung children_failed_young Plain "children that failed young";
+    ChildrenFailedYoung children_failed_young Plain "children that failed soon after start";
     ChildrenEnded children_ended Plain "children that ended";
     StartedBy started_by Plain "started by";
-    ChurnPerHour churn_per_hour PerHour "per hour";
+    ChurnPerHour churn_per_hour PerHour "rate";
     FailedLast failed_last SecondsAgo "failed last";
     RunsFailed runs_failed Plain "runs that failed";
-    RunsSeen runs_seen Plain "runs that were seen";
+    RunsSeen runs_seen Plain "runs seen";
     JournalFailures journal_failures Plain "failures in the journal";
-    RunsNextIn runs_next_in Seconds "runs next in";
-    OtherFailedUnits other_failed_units Plain "failed units besides those told";
+    RunsNextIn runs_next_in Seconds "next run in";
+    OtherFailedUnits other_failed_units Plain "other failed units";
     UnitNew unit_new Plain "new: {of}";
     UnitGone unit_gone Plain "gone: {of}";
     UnitChanged unit_changed Plain "changed: {of}";
-    UnitsDrifted units_drifted Units "more that are {of}";
+    UnitsDrifted units_drifted Units "more {of}";
     // Agents.
-    InUse in_use Plain "{of} in use";
-    BothHere both_here Plain "both here";
-    HowSure how_sure Plain "how sure";
+    InUse in_use Plain "sign that {of} is in use";
+    BothHere both_here Plain "both present";
+    HowSure how_sure Plain "certainty";
     IdleAgent idle_agent Plain "{of}";
     AgentConfiguration agent_configuration Plain "configuration";
     AgentCredentials agent_credentials Plain "credentials";
@@ -229,7 +229,7 @@ keys! {
     AgentUnseen agent_unseen Plain "not seen";
 }
 
-named!(FactKey, "a key of a fact");
+named!(FactKey, "a fact key");
 
 #[cfg(test)]
 mod tests {
@@ -239,7 +239,7 @@ mod tests {
     fn names_can_be_read_back() {
         for key in FactKey::ALL {
             assert_eq!(FactKey::parse(key.as_str()), Some(*key));
-            assert!(Name::new(key.as_str()).is_some(), "{} would not survive in an older version", key.as_str());
+            assert!(Name::new(key.as_str()).is_some(), "an older version would reject {}", key.as_str());
         }
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     pub code: Code,
-    /// The same after a restart and on another node. Findings of one diagnosis may share one: they are one trouble.
+    /// The same after a restart and on another node. Findings of one diagnosis that share a key are one problem.
     #[serde(default)]
     pub key: String,
     pub severity: Severity,
@@ -25,7 +25,7 @@ pub struct Finding {
     pub remedy: String,
 }
 
-/// What a finding is about, in the node's own terms. What it says nothing of is empty.
+/// What a finding is about, in the node's own terms. Lists that do not apply are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ties {

@@ -1,68 +1,68 @@
-//! An incident as it lies beside its file: `incidents/N.json`.
+//! An incident as stored beside its file: `incidents/N.json`.
 
 use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "coroner.incident/1";
 
-/// The code of one that somebody asked for (`coroner mark`).
+/// The code of an incident that a user asked for (`coroner mark`).
 pub const MARK: &str = "mark";
 
-/// So much else that happened while it was open is told one by one.
+/// Up to this many other triggers during an incident are listed one by one.
 pub const MOST_ALSO: usize = 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Incident {
     pub schema: String,
-    /// From 1 on; never used again.
+    /// Counts from 1; never reused.
     pub number: u64,
     pub code: String,
     pub subject: String,
-    /// Whose doing it is, where the trigger knew.
+    /// Who caused it, if the trigger knew.
     #[serde(default)]
     pub by: Option<String>,
     pub core: Option<u32>,
     pub text: String,
     /// Nanoseconds since 1970.
     pub triggered_real_ns: u64,
-    /// Of what lasts: how long it lasted until now, repeats included, and whether it goes on.
+    /// If it lasts: for how long so far, repeats included, and whether it goes on.
     #[serde(default)]
     pub lasting: Option<Lasting>,
     pub from_real_ns: u64,
     pub until_real_ns: u64,
-    pub state: State,
-    /// When the minutes before were in its file.
+    pub state: IncidentState,
+    /// When the minutes before it were in its file.
     #[serde(default)]
     pub frozen_real_ns: Option<u64>,
     /// More of the same within the quiet time.
     pub repeats: u64,
     #[serde(default)]
     pub last_repeat_real_ns: Option<u64>,
-    /// What the last of them said: the thread's number is another one.
+    /// The text of the last repeat: its thread ID differs.
     #[serde(default)]
     pub last_repeat_text: Option<String>,
-    /// What else would have begun an incident while too many were open.
+    /// Triggers that started no incident because too many were open.
     #[serde(default)]
     pub also: Vec<Also>,
-    /// … and how many more of it.
+    /// How many more there were.
     #[serde(default)]
     pub also_more: u64,
-    /// What went wrong while it was frozen.
+    /// What went wrong while freezing it.
     pub error: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lasting {
-    /// All of it that is over.
+    /// The part that is over.
     pub lasted_ns: u64,
-    /// When it began for the last time.
+    /// When it last began.
     pub since_real_ns: u64,
-    /// When that was over; `None` while it goes on.
+    /// When that ended; `None` while it goes on.
     #[serde(default)]
     pub until_real_ns: Option<u64>,
-    /// It went on when its recorder ended: nobody saw its end.
+    /// It was going on when its recorder ended: its end was not seen.
     #[serde(default)]
     pub end_unseen: bool,
-    /// So it was once: it lasted longer than is known.
+    /// An end was unseen once: it lasted at least this long.
     #[serde(default)]
     pub at_least: bool,
 }
@@ -87,21 +87,21 @@ pub struct Also {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
-    /// The minutes before are frozen or about to be; those after are still to come.
+pub enum IncidentState {
+    /// The minutes before are frozen or about to be; those after are yet to come.
     Open,
-    /// Its file has everything that will ever be there.
+    /// Its file is complete.
     Complete,
-    /// There is no file, or not all of it; `error` says why.
+    /// The file is missing or incomplete; `error` says why.
     Failed,
 }
 
-impl State {
+impl IncidentState {
     pub fn as_str(self) -> &'static str {
         match self {
-            State::Open => "open",
-            State::Complete => "complete",
-            State::Failed => "failed",
+            IncidentState::Open => "open",
+            IncidentState::Complete => "complete",
+            IncidentState::Failed => "failed",
         }
     }
 }

@@ -1,8 +1,7 @@
 //! The vocabulary that leaves a node: what was found, what caused what, and what could not be seen.
 //!
-//! Plain types that are written and read with serde; no database, no I/O. Whoever reads a document ignores fields it does not know, and keeps
-//! codes and keys of facts that a newer node made up ([`Code::Other`], [`FactKey::Other`]). Documents name their schema; fields may be added under
-//! the same version, never removed or renamed.
+//! Plain serde types; no database, no I/O. Readers ignore unknown fields and keep codes and fact keys of newer versions ([`Code::Other`],
+//! [`FactKey::Other`]). Documents name their schema; within a version fields may be added, never removed or renamed.
 
 pub mod code;
 pub mod diagnosis;

@@ -1,10 +1,10 @@
-//! A minute of the node: what a fleet may keep for long.
+//! One minute of a node, small enough for a fleet to keep.
 
 use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "coroner.minute/1";
 
-/// A minute of the node in a few numbers. What was not seen is `None`; counts are of this minute.
+/// One minute of a node in a few numbers. What was not seen is `None`; counts are for this minute.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Minute {
@@ -12,10 +12,10 @@ pub struct Minute {
     #[serde(rename = "minute", with = "crate::timestamp")]
     pub minute_real_ns: u64,
     pub cores: Option<u32>,
-    /// The mean of all cores' shares, and the largest of one core over the minute.
+    /// Busy share over the minute: the mean of all cores, and the busiest core.
     pub busy_mean: Option<f64>,
     pub busy_max: Option<f64>,
-    /// The core that was in the kernel most, and the share of the minute that it was.
+    /// The core that spent the largest share of the minute in the kernel, and that share.
     pub worst_core: Option<u32>,
     pub worst_core_system: Option<f64>,
     /// By core; empty if the cores were not seen.
@@ -27,7 +27,7 @@ pub struct Minute {
     pub nic_resets: Option<u64>,
     pub softnet_drops: Option<u64>,
     pub oom_kills: Option<u64>,
-    /// µs in which something waited for a core, for memory, for a disk (/proc/pressure, `some`).
+    /// µs in which something waited for a core, memory or a disk (/proc/pressure, `some`).
     pub cpu_stall_us: Option<u64>,
     pub memory_stall_us: Option<u64>,
     pub io_stall_us: Option<u64>,

@@ -1,11 +1,10 @@
-//! Short names of a closed set that a newer version may have added to.
+//! Short names from a set that newer versions may extend.
 
 use std::fmt;
 
 const LONGEST: usize = 47;
 
-/// A name of small letters, digits, `-` and `_`, at most 47 of them. Held in place: whoever reads reports of others keeps names it does not know
-/// without memory of its own for each.
+/// Up to 47 lowercase letters, digits, `-` and `_`, stored inline: unknown names in others' reports need no allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name {
     bytes: [u8; LONGEST],
@@ -13,7 +12,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// `None` if the text is no such name.
+    /// `None` if the text is not such a name.
     pub fn new(text: &str) -> Option<Name> {
         let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
         if text.is_empty() || text.len() > LONGEST || !text.bytes().all(fits) {
@@ -35,7 +34,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// An enum with `as_str`, `parse` and `Other(Name)` as a string in documents.
+/// Serialises an enum with `as_str`, `parse` and `Other(Name)` as a string.
 macro_rules! named {
     ($type:ty, $expecting:literal) => {
         impl serde::Serialize for $type {

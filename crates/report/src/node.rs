@@ -1,9 +1,9 @@
-//! Who the node is.
+//! The identity of a node.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Identity of a node, from its own files; nothing is asked over the network.
+/// Identity of a node, from its own files; the network is not asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
@@ -30,7 +30,7 @@ pub struct Node {
     pub hypervisor: Option<String>,
     /// `v1`, `v2`, `hybrid`.
     pub cgroup_version: Option<String>,
-    /// Whether the observer itself sits in a container, and how it knows.
+    /// What shows that coroner itself runs in a container.
     pub in_container: Option<String>,
     /// Whether systemd runs the node.
     pub systemd: Option<bool>,
@@ -44,10 +44,10 @@ pub struct Node {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Software {
     pub name: String,
-    /// `None` if it could not be told whether it runs.
+    /// `None` if unknown.
     pub running: Option<bool>,
     pub version: Option<String>,
-    /// What tells that it is there: a path or a process.
+    /// What shows that it is there: a path or a process.
     pub seen_by: String,
 }
 
@@ -61,7 +61,7 @@ pub struct Gpu {
 
 pub const SCHEMA: &str = "coroner.node/1";
 
-/// Who a node is among others, and what it has in common with some of them.
+/// A node among others, with attributes that it may share with them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeIdentity {
@@ -72,10 +72,10 @@ pub struct NodeIdentity {
     /// Nanoseconds since 1970.
     #[serde(rename = "booted", with = "crate::timestamp::option")]
     pub booted_real_ns: Option<u64>,
-    /// As whoever runs the fleet calls it.
+    /// As the fleet's operator calls it.
     pub cluster: Option<String>,
     pub labels: BTreeMap<String, String>,
-    /// By what nodes can be told apart: `kernel`, `zone`, `instance_type`. What is not known is absent.
+    /// What tells nodes apart: `kernel`, `zone`, `instance_type`. Unknown ones are absent.
     pub attributes: BTreeMap<String, String>,
 }
 

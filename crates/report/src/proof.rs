@@ -1,4 +1,4 @@
-//! What shows that one thing caused another, and how sure that makes us.
+//! What shows that one thing caused another, and how sure that is.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum Proof {
     /// What shows it.
     Shown(String),
-    /// Why it could not be seen; nothing speaks against it.
+    /// What was not seen, or why; nothing speaks against it.
     NotSeen(String),
 }
 
@@ -32,12 +32,12 @@ impl Proof {
     }
 }
 
-/// Where something speaks against a link there is no link, and so no proofs.
+/// If something speaks against a link, there is no link and there are no proofs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proofs {
     /// Both are about the same unit, cgroup, core, queue or process.
     pub identity: Proof,
-    /// The cause came first, whatever the clocks are off.
+    /// The cause came first, however far the clocks are off.
     pub order: Proof,
     /// The cause is large enough to explain the effect.
     pub size: Proof,
@@ -54,9 +54,8 @@ impl Proofs {
     }
 }
 
-/// *Proven*: same thing, right order, enough of it. *Likely*: the same thing, and one of the other two; the third could not be seen.
-/// *Possible*: less than that. A verdict is as certain as the
-/// weakest link on the way from its root to the worst that came of it.
+/// *Proven*: all three proofs. *Likely*: identity and one of the other two; the third was not seen. *Possible*: less than that.
+/// A verdict is as certain as the weakest link on the way from its root to its worst effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Certainty {
@@ -80,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_all_three_prove() {
+    fn only_all_three_proofs_prove_a_link() {
         let shown = || Proof::shown("x");
         let hidden = || Proof::not_seen("y");
         let of = |identity, order, size| Proofs { identity, order, size }.certainty();
@@ -88,6 +87,6 @@ mod tests {
         assert_eq!(of(shown(), hidden(), shown()), Certainty::Likely);
         assert_eq!(of(shown(), shown(), hidden()), Certainty::Likely);
         assert_eq!(of(shown(), hidden(), hidden()), Certainty::Possible);
-        assert_eq!(of(hidden(), shown(), shown()), Certainty::Possible, "enough of something else explains nothing");
+        assert_eq!(of(hidden(), shown(), shown()), Certainty::Possible, "order and size alone explain nothing");
     }
 }

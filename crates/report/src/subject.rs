@@ -1,4 +1,4 @@
-//! How bad it is, and what it is about.
+//! How bad a finding is, and what it is about.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub enum Severity {
     Info,
     /// Somebody should look.
     Warning,
-    /// Jobs suffer now, or did within the last day.
+    /// Jobs are harmed now, or were within the last day.
     Critical,
 }
 

@@ -1,4 +1,4 @@
-//! Times as people and machines write them: RFC 3339 in UTC, to the millisecond. In memory they are nanoseconds since 1970.
+//! Times in documents: RFC 3339 in UTC, to the millisecond. In memory they are nanoseconds since 1970.
 
 use serde::{Deserialize, Deserializer, Serializer, de};
 use std::borrow::Cow;
@@ -13,7 +13,7 @@ pub fn format(real_ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000)
 }
 
-/// What [`format`] writes; fractions of a second may be absent or longer.
+/// Reads what [`format`] writes; the fraction may be absent or longer.
 pub fn parse(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok())?;
@@ -31,7 +31,7 @@ pub fn parse(text: &str) -> Option<u64> {
     seconds.checked_mul(1_000_000_000)?.checked_add(nanos)
 }
 
-/// The date of a day since 1970. (Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days.)
+/// The date of a day counted from 1970. (Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days.)
 fn date(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
     let (era, of_era) = (z / 146_097, z % 146_097);
@@ -42,7 +42,7 @@ fn date(days: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + u64::from(month <= 2), month, of_year - (153 * shifted + 2) / 5 + 1)
 }
 
-/// The day since 1970 of a date.
+/// The day of a date, counted from 1970.
 fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year / 400, year % 400);
@@ -60,7 +60,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D:
         .ok_or_else(|| de::Error::invalid_value(de::Unexpected::Str(&text), &"a time such as 2026-11-15T20:31:02.123Z"))
 }
 
-/// The same for times that may not be known.
+/// The same for times that may be unknown.
 pub mod option {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! What could not be seen, and what looking has cost.
+//! What could not be seen, and what looking cost.
 
 use crate::name::{Name, named};
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 pub struct Unseen {
     /// The probe that is blind, or the code of the rule that cannot tell.
     pub probe: String,
-    /// What of all that the probe looks at, where a rule asks for it.
+    /// Which part of what the probe reads, if a rule asks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<About>,
-    /// What a person cannot know because of it: "run-queue waits of other users' threads".
+    /// What is unknown because of it: "run-queue waits of other users' threads".
     pub what: String,
     /// Why: "/proc/pressure/cpu: No such file or directory".
     pub why: String,
@@ -21,7 +21,7 @@ pub struct Unseen {
 
 macro_rules! abouts {
     ($($(#[$doc:meta])* $variant:ident = $text:literal,)*) => {
-        /// What a probe that sees many things is blind to.
+        /// What a probe that reads many things is blind to.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum About {
             $($(#[$doc])* $variant,)*
@@ -51,22 +51,22 @@ abouts! {
     MemoryCgroups = "memory-cgroups",
     /// How many of them are dead.
     DeadCgroups = "dead-cgroups",
-    /// What the dead were called.
+    /// The names of the dead.
     DeadNames = "dead-names",
     /// Throttling by CPU quotas.
     CpuQuotas = "cpu-quotas",
     /// How long a read of memory statistics takes.
     StatsRead = "stats-read",
-    /// The same, where timing it would itself do harm.
+    /// The same, if timing it would do harm.
     DangerousStatsRead = "dangerous-stats-read",
 }
 
 named!(About, "what is not seen");
 
-/// What it cost to look.
+/// What looking cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cost {
-    /// CPU time until the first look at everything was done.
+    /// CPU time until the first full look was done.
     pub startup_cpu_ms: u64,
     /// CPU time after that.
     pub cpu_ms: u64,

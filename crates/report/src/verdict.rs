@@ -4,7 +4,7 @@ use crate::timestamp;
 use crate::{Certainty, Code, Fact, Proofs, Severity, Subject};
 use serde::{Deserialize, Serialize};
 
-/// Which finding: its code, its subject, and who did it. A core may be taken by one thread, and later by another one.
+/// Identifies a finding by code, subject and culprit: one core may be occupied by one thread and later by another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FindingRef {
     pub code: Code,
@@ -43,27 +43,26 @@ pub struct Verdict {
     pub key: String,
     pub root_cause: FindingRef,
     pub certainty: Certainty,
-    /// The worst of all that is in the chain.
+    /// The worst in the chain.
     pub severity: Severity,
-    /// One line: from what hurts back to the cause.
+    /// One line: from the harm back to the cause.
     pub story: String,
-    /// Root cause first. Empty if the cause is itself what hurts.
+    /// Root cause first. Empty if the cause itself is the harm.
     pub chain: Vec<Link>,
-    /// Findings that say more about the cause, such as that nobody uses the unit.
+    /// More findings about the cause, such as that the unit is unused.
     pub context: Vec<FindingRef>,
-    /// Why the root is one: what shows it.
+    /// Why the root is one.
     pub because: String,
     pub proofs: Proofs,
     /// Oldest first.
     pub timeline: Vec<Moment>,
-    /// It was so until then, and not any more at the end of what was watched. Nanoseconds since 1970; `None` if it goes on, or if that is not
-    /// known.
+    /// When it ended, if it was over before the end of the window. Nanoseconds since 1970; `None` if it goes on or that is unknown.
     #[serde(rename = "over", default, with = "timestamp::option")]
     pub over_real_ns: Option<u64>,
     pub remedy: String,
-    /// What the remedy leaves as it is.
+    /// What the remedy does not fix.
     pub not_fixed: String,
-    /// What will come if nothing is done.
+    /// What happens if nothing is done.
     pub risk: Option<String>,
 }
 
@@ -73,34 +72,34 @@ pub struct Moment {
     /// Nanoseconds since 1970.
     #[serde(rename = "at", with = "timestamp")]
     pub real_ns: u64,
-    /// It may have been so much earlier or later.
+    /// It may have been this much earlier or later.
     pub uncertainty_ms: u64,
-    /// It was so when we began to watch; since when is not known.
+    /// It was already so when watching began; its start is unknown.
     pub already: bool,
     pub what: String,
 }
 
-/// A finding that hurts and whose cause was not found.
+/// A warning or critical finding whose cause was not found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Unexplained {
     pub finding: FindingRef,
-    /// What is missing to name its cause.
+    /// What it would take to name its cause.
     pub needs: String,
     /// The command that gets it.
     pub command: String,
-    /// What to do after that, or when to run it; empty if nothing.
+    /// What to do next, or when to run it; may be empty.
     pub then: String,
 }
 
-/// All that was concluded.
+/// All conclusions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conclusion {
-    /// The worst first, of equals those that go on, then the surest.
+    /// Worst first; among equals those that go on, then the surest.
     pub verdicts: Vec<Verdict>,
     pub unexplained: Vec<Unexplained>,
 }
 
-/// A code that was looked for and is not there.
+/// A check that ran and found nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RuledOut {
     pub code: Code,

@@ -1,4 +1,4 @@
-//! Times in words, the same everywhere.
+//! Times in words, for all output.
 
 use std::time::Duration;
 
@@ -8,8 +8,7 @@ const DAY: u64 = 24 * HOUR;
 
 /// How long ago something happened: `just now`, `17 min ago`, `about 3 h 20 min ago`.
 ///
-/// The kernel log's clock drifts: where that could change what is read (by more than a tenth, and at least a second), it says
-/// *about*.
+/// The kernel log's clock drifts: if the age may be off by more than a tenth, and at least a second, it says *about*.
 pub fn age_words(age: Duration, uncertainty: Duration) -> String {
     let secs = age.as_secs();
     if secs < 2 && uncertainty.as_secs() < 2 {
@@ -20,7 +19,7 @@ pub fn age_words(age: Duration, uncertainty: Duration) -> String {
     format!("{about}{} ago", long_words(secs))
 }
 
-/// A stretch of time: `350 µs`, `83 ms`, `6.6 s`, `17 min`, `3 h 20 min`, `12 days`.
+/// A duration: `350 µs`, `83 ms`, `6.6 s`, `17 min`, `3 h 20 min`, `12 days`.
 pub fn duration_words(d: Duration) -> String {
     let micros = d.as_micros();
     match micros {

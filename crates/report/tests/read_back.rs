@@ -1,6 +1,6 @@
-//! What is written can be read, and what a newer version added does no harm.
+//! What is written can be read back, and additions of newer versions do no harm.
 
-use coroner_report::incident::{Also, Incident, Lasting, State};
+use coroner_report::incident::{Also, Incident, IncidentState, Lasting};
 use coroner_report::node::{Gpu, Node, NodeIdentity, Software};
 use coroner_report::*;
 use proptest::prelude::*;
@@ -41,7 +41,7 @@ fn identities_minutes_and_incidents_can_be_read_back() {
     again(&node());
     let identity = NodeIdentity::of(&node());
     assert_eq!((identity.attributes["gpus"].as_str(), identity.attributes["gpu"].as_str()), ("8", "H100"));
-    assert!(!identity.attributes.contains_key("zone"), "what is not known is absent");
+    assert!(!identity.attributes.contains_key("zone"), "unknown attributes are absent");
     again(&identity);
     let core = CoreMinute { core: 3, busy: 0.5, system: 0.25, saturated_s: 1.5 };
     again(&Minute {
@@ -63,7 +63,7 @@ fn identities_minutes_and_incidents_can_be_read_back() {
         lasting: Some(Lasting::since(5)),
         from_real_ns: 0,
         until_real_ns: 9,
-        state: State::Open,
+        state: IncidentState::Open,
         frozen_real_ns: None,
         repeats: 2,
         last_repeat_real_ns: Some(8),

@@ -1,4 +1,4 @@
-//! Files that users bring to the audit: additions to the catalogue of agents, and baselines.
+//! Files that users provide for the audit: additions to the catalogue of agents, and baselines.
 
 use crate::warn;
 use anyhow::{Context, bail};
@@ -11,39 +11,39 @@ use std::path::{Path, PathBuf};
 
 /// Read at every audit.
 const ADDED_CATALOGUES: &str = "/etc/coroner/catalogue.d";
-/// What `diagnose` compares with if it is there.
+/// Compared with by `diagnose`, if it exists.
 const DEFAULT_BASELINE: &str = "/etc/coroner/baseline.json";
 
 /// Far more than anybody writes by hand.
 const MAX_CATALOGUE: u64 = 4 << 20;
-/// 20,000 units have 6 MB.
+/// 20,000 units take 6 MB.
 const MAX_BASELINE: u64 = 64 << 20;
 
-/// The agents that are known, and what users added to them.
+/// The known agents, and what users added.
 pub struct KnownAgents {
     pub catalogue: Catalogue,
     pub added: Vec<TextFile>,
 }
 
 impl KnownAgents {
-    /// The catalogues in /etc and those that were `named`. A broken file that was named is an error; one in /etc is told and judged without.
+    /// Reads the catalogues in /etc and those `named`. A broken named file is an error; one in /etc is reported and ignored.
     pub fn read(named: &[PathBuf]) -> anyhow::Result<KnownAgents> {
         let mut added = Vec::new();
         for path in toml_files(Path::new(ADDED_CATALOGUES)).unwrap_or_default() {
             match read_text(&path, MAX_CATALOGUE) {
                 Ok(file) => added.push(file),
-                Err(error) => warn(&format!("{error:#}; its agents are not known")),
+                Err(error) => warn(&format!("{error:#}; this catalogue is ignored")),
             }
         }
         if let Err(error) = Catalogue::load(&added) {
-            warn(&format!("{error}; the agents in {ADDED_CATALOGUES} are not known until this is fixed"));
+            warn(&format!("{error}; all of {ADDED_CATALOGUES} is ignored until this is fixed"));
             added.clear();
         }
         for path in named {
             let is_dir = std::fs::metadata(path).with_context(|| path.display().to_string())?.is_dir();
             let files = if is_dir { toml_files(path)? } else { vec![path.clone()] };
             if files.is_empty() {
-                bail!("{}: there is no *.toml in this directory", path.display());
+                bail!("{}: no *.toml files in this directory", path.display());
             }
             for path in files {
                 added.push(read_text(&path, MAX_CATALOGUE)?);
@@ -52,7 +52,7 @@ impl KnownAgents {
         Ok(KnownAgents { catalogue: Catalogue::load(&added)?, added })
     }
 
-    /// What a watch has to look at for these agents.
+    /// What to look at on the node for these agents.
     pub fn audit_options(&self, baseline: Option<TextFile>) -> AuditOptions {
         let agents = || self.catalogue.agents();
         let mut questions: Vec<_> = agents().flat_map(|a| &a.needs).flat_map(Need::questions).collect();
@@ -80,7 +80,7 @@ fn toml_files(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The baseline to compare with: the one that was named, else the node's own if it has one.
+/// The baseline to compare with: the named one, else the node's own, if any.
 pub fn read_baseline(named: Option<&Path>) -> anyhow::Result<Option<TextFile>> {
     match named {
         Some(path) => read_text(path, MAX_BASELINE).map(Some),
@@ -92,11 +92,11 @@ pub fn read_baseline(named: Option<&Path>) -> anyhow::Result<Option<TextFile>> {
 fn read_text(path: &Path, limit: u64) -> anyhow::Result<TextFile> {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        // A FIFO would be waited for until somebody writes to it.
+        // Opening a FIFO would block until somebody writes to it.
         let no_wait = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         let file = std::fs::OpenOptions::new().read(true).custom_flags(no_wait).open(path)?;
         if !file.metadata()?.is_file() {
-            return Err(std::io::Error::other("not a file"));
+            return Err(std::io::Error::other("not a regular file"));
         }
         file.take(limit + 1).read_to_end(&mut bytes)?;
         Ok(bytes)

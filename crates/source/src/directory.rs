@@ -1,4 +1,4 @@
-//! The recorder's directory: what lies where, and where recorders run.
+//! The recorder's directory: its layout, and where recorders run.
 
 use anyhow::{Context, anyhow, bail};
 use coroner_evidence::own_directory::{self, OwnDirectory, OwnDirectoryError};
@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Takes the directory, and makes what is in every one. Another recorder's is refused.
+/// Locks the directory and creates what each has. Fails if another recorder uses it.
 pub fn take(path: &Path) -> anyhow::Result<OwnDirectory> {
     let own = OwnDirectory::take(path).map_err(|error| match error {
         OwnDirectoryError::Locked { path, pid } => anyhow!(
@@ -17,11 +17,11 @@ pub fn take(path: &Path) -> anyhow::Result<OwnDirectory> {
         other => other.into(),
     })?;
     let made = DirBuilder::new().recursive(true).mode(0o700).create(incidents(own.path()));
-    made.with_context(|| format!("{}: cannot create it", incidents(own.path()).display()))?;
+    made.with_context(|| format!("cannot create {}", incidents(own.path()).display()))?;
     Ok(own)
 }
 
-/// Whether a recorder writes into this directory now.
+/// Whether a recorder is writing into this directory.
 pub fn is_live(path: &Path) -> bool {
     own_directory::is_locked(path)
 }
@@ -31,7 +31,7 @@ pub fn is_recorders(path: &Path) -> bool {
     path.join("lock").exists()
 }
 
-/// Whether we may not look into it: then nobody knows whether a recorder runs there.
+/// Whether we may not read it: then we do not know whether a recorder runs there.
 pub fn is_closed(path: &Path) -> bool {
     File::open(path.join("lock")).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
@@ -44,22 +44,22 @@ pub fn control_socket(directory: &Path) -> PathBuf {
     directory.join("control.sock")
 }
 
-/// A file that says where a running recorder keeps its directory is here, named by the recorder's process id.
+/// Holds one file per running recorder, named by its process id, with the path of its directory.
 pub const RUNNING: &str = "/run/coroner/recorders";
-/// Tests have a place of their own: this variable names it.
+/// Overrides it in tests.
 const RUNNING_VARIABLE: &str = "CORONER_RUNNING";
 
 fn place_of_running() -> PathBuf {
     std::env::var_os(RUNNING_VARIABLE).filter(|place| !place.is_empty()).map_or_else(|| RUNNING.into(), PathBuf::from)
 }
 
-/// Tells other commands where a recorder runs, as long as this lives.
+/// Tells other commands where this recorder runs, until dropped.
 #[derive(Debug)]
 pub struct Registration {
     file: PathBuf,
 }
 
-/// A recorder that cannot say where it is records as well: commands then need its directory's name.
+/// If this fails, the recorder can still record: commands then need its directory's path.
 pub fn register(directory: &Path) -> anyhow::Result<Registration> {
     register_in(&place_of_running(), directory)
 }
@@ -67,38 +67,38 @@ pub fn register(directory: &Path) -> anyhow::Result<Registration> {
 fn register_in(place: &Path, directory: &Path) -> anyhow::Result<Registration> {
     let directory = std::path::absolute(directory).with_context(|| directory.display().to_string())?;
     let made = DirBuilder::new().recursive(true).mode(0o755).create(place);
-    made.with_context(|| format!("{}: cannot create it", place.display()))?;
+    made.with_context(|| format!("cannot create {}", place.display()))?;
     forget_the_dead(place);
     let file = place.join(std::process::id().to_string());
-    // Under another name first: who looks finds all of it or nothing.
+    // Written under another name and renamed: readers find all of it or nothing.
     let new = place.join(format!("{}.new", std::process::id()));
     std::fs::write(&new, directory.as_os_str().as_bytes())
         .and_then(|()| std::fs::rename(&new, &file))
-        .with_context(|| format!("{}: cannot write it", file.display()))?;
+        .with_context(|| format!("cannot write {}", file.display()))?;
     Ok(Registration { file })
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // If it stays, the lock says that nobody is there.
+        // If it stays, the released lock shows that no recorder runs.
         let _ = std::fs::remove_file(&self.file);
     }
 }
 
-/// The directories of the recorders that run on this node and that we may read. What a killed one left is passed over.
+/// The directories of recorders that run on this node and that we may read. Leftovers of killed ones are skipped.
 pub fn running() -> Vec<PathBuf> {
     running_in(&place_of_running())
 }
 
-/// Why there is none, for messages.
+/// The message when there is none.
 pub fn none_runs() -> &'static str {
     match rustix::process::geteuid().is_root() {
         true => "no recorder is running on this node",
-        false => "no recorder that you may see is running on this node (root sees all)",
+        false => "no recorder visible to you is running on this node (root sees all)",
     }
 }
 
-/// `None` if none runs. Of several nobody knows which is meant.
+/// `None` if none runs; an error if there are several, as we cannot know which is meant.
 pub fn the_running_one() -> anyhow::Result<Option<PathBuf>> {
     let mut running = running();
     if running.len() > 1 {
@@ -108,7 +108,7 @@ pub fn the_running_one() -> anyhow::Result<Option<PathBuf>> {
     Ok(running.pop())
 }
 
-/// What killed recorders left.
+/// Removes what killed recorders left.
 fn forget_the_dead(place: &Path) {
     for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
         let of = std::fs::read(entry.path()).map(|path| PathBuf::from(std::ffi::OsString::from_vec(path)));
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_running_recorder_is_found_and_what_a_killed_one_left_is_not() {
+    fn a_running_recorder_is_found_but_not_a_killed_one() {
         let dir = tempfile::tempdir().unwrap();
         let (place, mine, dead) = (dir.path().join("run"), dir.path().join("mine"), dir.path().join("dead"));
         assert_eq!(running_in(&place), [""; 0].map(PathBuf::from));

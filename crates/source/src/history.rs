@@ -1,4 +1,4 @@
-//! When what began and ended: the episodes that a recorder's diagnoses tell of.
+//! Episodes: when each problem in a recorder's diagnoses began and ended.
 
 use coroner_evidence::history::{self, Concluded, Problem};
 use coroner_evidence::recording::RecordingError;
@@ -6,29 +6,29 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// A problem that was away for no longer than this is the same one: two diagnoses look at it from different windows.
+/// A problem that was gone for no longer than this is the same one: two diagnoses see it in different windows.
 const SAME: Duration = Duration::from_secs(120);
 
 /// One problem from its beginning to its end. Times are nanoseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Episode {
-    /// As it was told last, with its worst severity.
+    /// As last reported, with its worst severity.
     pub problem: Problem,
     pub began_real_ns: u64,
-    /// It was there when the recorder began to look: it may be older.
+    /// It was there at the recorder's first look, so it may be older.
     pub is_older: bool,
-    /// When it was seen last.
+    /// When it was last seen.
     pub seen_until_real_ns: u64,
     pub end: End,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The newest diagnosis saw it, and the recorder runs.
+    /// The newest diagnosis saw it, and the recorder is running.
     GoesOn,
-    /// A later look did not see it.
+    /// A later diagnosis did not see it.
     Ended,
-    /// Nobody looked after that.
+    /// There was no diagnosis after that.
     NotSeen,
 }
 
@@ -42,15 +42,15 @@ impl End {
     }
 }
 
-/// What a directory's history tells.
+/// The history of a recorder's directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
     /// Oldest first.
     pub episodes: Vec<Episode>,
     pub diagnoses: u64,
-    /// From the first to the last look.
+    /// From the first to the last diagnosis.
     pub span_real_ns: Option<(u64, u64)>,
-    /// In between, nobody looked.
+    /// Times that no diagnosis covers.
     pub gaps_real_ns: Vec<(u64, u64)>,
 }
 
@@ -60,7 +60,7 @@ pub fn read(directory: &Path, is_live: bool) -> Result<History, RecordingError> 
 
 fn of(rows: &[Concluded], is_live: bool) -> History {
     let mut history = History::default();
-    // The episode of each key that is not over.
+    // The open episode of each key.
     let mut open: BTreeMap<&str, Episode> = BTreeMap::new();
     let mut looked_until: Option<u64> = None;
     for row in rows {
@@ -114,7 +114,7 @@ impl Episode {
     fn goes_on(&mut self, newer: Episode) {
         let severity = worse(&self.problem.severity, &newer.problem.severity).to_owned();
         self.problem = Problem { severity, ..newer.problem };
-        // It was told already; when it began is known best by who saw that.
+        // Known already: the first diagnosis knows best when it began.
         self.seen_until_real_ns = self.seen_until_real_ns.max(newer.seen_until_real_ns);
         self.end = newer.end;
     }
@@ -160,7 +160,7 @@ mod tests {
         let rows = [
             row(0, 3, &[problem("loop", "warning", None, None)]),
             row(2, 6, &[problem("loop", "critical", Some(2), None), problem("oom", "critical", Some(4), Some(4))]),
-            // The window overlaps: what is over is told once more.
+            // The windows overlap: what is over is reported once more.
             row(5, 9, &[problem("oom", "critical", Some(4), Some(4))]),
             row(8, 60, &[]),
             row(59, 62, &[problem("loop", "warning", Some(60), None)]),
@@ -176,12 +176,12 @@ mod tests {
         );
         assert_eq!((history.diagnoses, history.span_real_ns), (5, Some((0, 62 * MINUTE))));
         assert_eq!(history.gaps_real_ns, []);
-        // Of a recorder that does not run nobody can say that it goes on.
+        // Without a running recorder, nobody knows whether it goes on.
         assert_eq!(told(&of(&rows, false))[2].5, End::NotSeen);
     }
 
     #[test]
-    fn what_nobody_looked_at_is_a_gap_and_ends_nothing() {
+    fn time_without_a_diagnosis_is_a_gap_and_ends_nothing() {
         let rows = [
             row(0, 3, &[problem("loop", "warning", Some(1), None)]),
             row(30, 33, &[problem("loop", "warning", None, None)]),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_history() {
+    fn no_diagnoses_are_no_history() {
         assert_eq!(of(&[], true), History::default());
     }
 }

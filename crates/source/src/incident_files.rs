@@ -1,4 +1,4 @@
-//! The files of incidents: `N.json` says what it is, `N.coroner` holds the minutes.
+//! The files of incidents: `N.json` describes one, `N.coroner` holds its minutes.
 
 use crate::directory;
 use crate::incident::Incident;
@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// What we write has some kilobytes.
+/// Ours are a few kilobytes.
 const MOST_JSON: u64 = 1 << 20;
 const PART: &str = ".part";
 
@@ -22,12 +22,12 @@ pub fn recording(directory: &Path, number: u64) -> PathBuf {
     directory::incidents(directory).join(format!("{number}.coroner"))
 }
 
-/// Where the file is written before it takes its name.
+/// Where the recording is written before it is renamed.
 pub fn part(directory: &Path, number: u64) -> PathBuf {
     directory::incidents(directory).join(format!("{number}.coroner{PART}"))
 }
 
-/// All that SQLite may have left of an unfinished file.
+/// Removes all that SQLite may have left of an unfinished file.
 pub fn remove_part(directory: &Path, number: u64) {
     let part = part(directory, number).into_os_string();
     for suffix in ["", "-wal", "-shm", "-journal"] {
@@ -40,7 +40,7 @@ pub fn remove_part(directory: &Path, number: u64) {
 pub fn read(directory: &Path, number: u64) -> anyhow::Result<Incident> {
     let path = json(directory, number);
     let mut text = String::new();
-    // A pipe of that name must not keep anybody waiting.
+    // A pipe of that name must not block us.
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(&path);
     let file = file.with_context(|| path.display().to_string())?;
@@ -51,19 +51,19 @@ pub fn read(directory: &Path, number: u64) -> anyhow::Result<Incident> {
     let incident: Incident =
         serde_json::from_str(&text).with_context(|| format!("{}: not an incident", path.display()))?;
     if incident.number != number {
-        bail!("{}: describes incident {}; the file was renamed", path.display(), incident.number);
+        bail!("{}: describes incident {}: the file was renamed", path.display(), incident.number);
     }
     Ok(incident)
 }
 
-/// Whole, or as it was before.
+/// Writes all of it, or leaves the file as it was.
 pub fn write(directory: &Path, incident: &Incident) -> anyhow::Result<()> {
     let path = json(directory, incident.number);
     let temporary = path.with_extension("json.part");
     let written = serde_json::to_vec_pretty(incident)
         .map_err(io::Error::other)
         .and_then(|text| {
-            // Names of processes and units are nobody else's business.
+            // Private: it names processes and units.
             let options = fs::OpenOptions::new()
                 .write(true)
                 .create(true)
@@ -77,17 +77,17 @@ pub fn write(directory: &Path, incident: &Incident) -> anyhow::Result<()> {
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
-    written.with_context(|| format!("{}: cannot write it", path.display()))
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Every number that a file has.
+/// The numbers of all incidents with files.
 pub fn numbers(directory: &Path) -> io::Result<Vec<u64>> {
     let mut numbers: Vec<u64> = listed(directory)?.keys().copied().collect();
     numbers.sort_unstable();
     Ok(numbers)
 }
 
-/// What lies there of each incident, in bytes. Files that are no incident's are left alone.
+/// The size of each incident's files, in bytes. Other files are ignored.
 pub fn listed(directory: &Path) -> io::Result<BTreeMap<u64, u64>> {
     let mut sizes: BTreeMap<u64, u64> = BTreeMap::new();
     let entries = match fs::read_dir(directory::incidents(directory)) {
@@ -103,14 +103,14 @@ pub fn listed(directory: &Path) -> io::Result<BTreeMap<u64, u64>> {
             continue;
         }
         let Ok(number) = number.parse::<u64>() else { continue };
-        // Gone since it was listed: the recorder evicts and renames.
+        // Gone by now: the recorder evicts and renames.
         let bytes = entry.metadata().map_or(0, |about| about.len());
         *sizes.entry(number).or_default() += bytes;
     }
     Ok(sizes)
 }
 
-/// Everything of an incident.
+/// Removes all files of an incident.
 pub fn remove(directory: &Path, number: u64) -> io::Result<()> {
     remove_part(directory, number);
     for path in [recording(directory, number), json(directory, number)] {

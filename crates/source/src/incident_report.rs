@@ -1,4 +1,4 @@
-//! A recorder's incidents, listed, and one of them read and judged.
+//! Lists a recorder's incidents, and reads and diagnoses one of them.
 
 use crate::incident::Incident;
 use crate::{directory, incident_files as files, kernel_work, warn};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// An incident and its file.
 pub struct Listed {
     pub incident: Incident,
-    /// `None` if there is none.
+    /// `None` if it has none.
     pub file: Option<PathBuf>,
     pub bytes: Option<u64>,
 }
@@ -30,12 +30,12 @@ impl Listed {
 /// Newest first.
 pub fn listed(directory: &Path) -> anyhow::Result<Vec<Listed>> {
     let sizes = files::listed(directory)
-        .with_context(|| format!("{}: cannot list it", directory::incidents(directory).display()))?;
+        .with_context(|| format!("cannot list {}", directory::incidents(directory).display()))?;
     let mut listed = Vec::new();
     for number in sizes.keys().rev().copied() {
         match files::read(directory, number) {
             Ok(incident) => listed.push(Listed::new(directory, incident)),
-            // Evicted since it was listed.
+            // Evicted after it was listed.
             Err(_) if !files::json(directory, number).exists() => {}
             Err(error) => warn(&format!("{error:#}")),
         }
@@ -43,30 +43,30 @@ pub fn listed(directory: &Path) -> anyhow::Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// Everything that is told of one incident. What is derived is derived anew, from its file.
-pub struct Report {
+/// Everything reported about one incident. Conclusions are derived again from its file.
+pub struct IncidentReport {
     pub directory: PathBuf,
     pub listed: Listed,
-    /// `None` if there is no file to read, with the reason.
-    pub read: Result<Read, String>,
+    /// An error says why there is no file to read.
+    pub read: Result<ReadIncident, String>,
     pub verbose: bool,
 }
 
-pub struct Read {
+pub struct ReadIncident {
     pub evidence: Evidence,
     pub diagnosis: Diagnosis,
-    /// What it was frozen for, if that hurt nobody: then no verdict tells of it.
+    /// The finding it was frozen for, if it hurt nobody: then no verdict mentions it.
     pub about: Option<Finding>,
-    /// As they were found when the window was over: the hour before is not in the file.
+    /// As found when the incident was frozen: the hour before is not in its file.
     pub risers: Vec<RiserRow>,
 }
 
-/// Reads one incident and judges it.
-pub fn report(directory: &Path, number: u64, verbose: bool) -> anyhow::Result<Report> {
+/// Reads one incident and diagnoses it.
+pub fn report(directory: &Path, number: u64, verbose: bool) -> anyhow::Result<IncidentReport> {
     let incident = find(directory, number)?;
     let listed = Listed::new(directory, incident);
     let read = match &listed.file {
-        None => Err("it is not frozen yet, or could not be".to_owned()),
+        None => Err("not frozen yet, or freezing failed".to_owned()),
         Some(file) => recording::read(file).map_err(|error| error.to_string()).map(|mut recording| {
             kernel_work::add(file, &mut recording.evidence);
             let mut diagnosis = diagnose(&recording.evidence);
@@ -80,19 +80,19 @@ pub fn report(directory: &Path, number: u64, verbose: bool) -> anyhow::Result<Re
             });
             let risers = recording::incident(file).ok().flatten().map(|(_, risers)| risers).unwrap_or_default();
             let about = harmless(&diagnosis, &listed.incident).cloned();
-            Read { evidence: recording.evidence, diagnosis, about, risers }
+            ReadIncident { evidence: recording.evidence, diagnosis, about, risers }
         }),
     };
-    Ok(Report { directory: directory.to_owned(), listed, read, verbose })
+    Ok(IncidentReport { directory: directory.to_owned(), listed, read, verbose })
 }
 
-/// How much a verdict is about what the incident was frozen for; the nearest is told first.
+/// How closely a verdict matches what the incident was frozen for; the closest comes first.
 fn nearness(verdict: &Verdict, incident: &Incident) -> u8 {
     let told = verdict.chain.iter().flat_map(|link| [&link.from, &link.to]).chain([&verdict.root_cause]);
     told.map(|told| near(told.code, &told.subject, incident)).max().unwrap_or(0)
 }
 
-/// The same of one finding.
+/// The same for one finding.
 fn near(code: Code, subject: &Subject, incident: &Incident) -> u8 {
     let name = subject.name.as_str();
     let core = incident.core.map(|core| core.to_string());
@@ -103,7 +103,7 @@ fn near(code: Code, subject: &Subject, incident: &Incident) -> u8 {
         + u8::from(subject.kind == SubjectKind::Process && same_doer) * 4
 }
 
-/// The finding that the incident was frozen for, if it hurt nobody: what hurts is told by verdicts and what is unexplained.
+/// The finding that the incident was frozen for, if it hurt nobody: harm appears in verdicts or as unexplained.
 fn harmless<'d>(diagnosis: &'d Diagnosis, incident: &Incident) -> Option<&'d Finding> {
     /// The same code, and the same core, unit or thread.
     const THE_SAME: u8 = 3;
@@ -112,7 +112,7 @@ fn harmless<'d>(diagnosis: &'d Diagnosis, incident: &Incident) -> Option<&'d Fin
     all.max_by_key(|finding| (near(finding), finding.severity)).filter(|finding| finding.severity == Severity::Info)
 }
 
-/// How far from the trigger it began: of two that are alike, it was the nearer one.
+/// How far from the trigger it began: the tie-breaker between equally close verdicts.
 fn distance_ns(verdict: &Verdict, incident: &Incident) -> u64 {
     let began = verdict.timeline.iter().map(|moment| moment.real_ns.abs_diff(incident.triggered_real_ns));
     began.min().unwrap_or(u64::MAX)
@@ -129,11 +129,11 @@ pub fn find(directory: &Path, number: u64) -> anyhow::Result<Incident> {
             "{}: there is no incident {number}; there are {first} to {last} (coroner incidents --dir {0} lists them)",
             directory.display()
         ),
-        _ => bail!("{}: there is no incident {number}, nor any other", directory.display()),
+        _ => bail!("{}: there is no incident {number}; there are none at all", directory.display()),
     }
 }
 
-/// What the sampler could not see.
+/// Samples that are missing on a core.
 pub struct Losses {
     pub core: u32,
     pub lost: u64,

@@ -1,5 +1,5 @@
-//! What the kernel was at work on, for evidence that has stacks of all cores beside it but no such rows of its own: a recorder takes
-//! the stacks anyway, and does not sample twice.
+//! Derives the kernel's work from stack samples, for evidence that has no such rows: a recorder takes the stacks anyway and does
+//! not sample twice.
 
 use coroner_diagnosis::cores::timeline::Timeline;
 use coroner_evidence::{Evidence, Source, Time, Window, probe};
@@ -10,20 +10,19 @@ use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::time::Duration;
 
-/// The recorder's rate, where the samples do not tell theirs.
+/// The recorder's default rate, if the samples do not say theirs.
 const RATE_HZ: u32 = 49;
 
-/// Samples that are read at most, which bounds what a diagnosis of a large node's directory takes. Where there are more, the latest
-/// count.
+/// Most samples to read: bounds the diagnosis of a large node's directory. If there are more, the latest count.
 const MOST_SAMPLES: u64 = 1_500_000;
 
-/// What the evidence tells of how the stacks were sampled.
+/// What the evidence says about how the stacks were sampled.
 pub fn sampled(evidence: &Evidence) -> Sampled {
     let cores = evidence.core_times.last().map_or(0, |last| last.cores.len());
     Sampled { rate_hz: RATE_HZ, cores: cores as u32, busy: busy(evidence), lost: lost(evidence) }
 }
 
-/// Samples that the recorder says are missing.
+/// Missing samples, as counted by the recorder.
 fn lost(evidence: &Evidence) -> u64 {
     let counters = &evidence.counters;
     counters.subjects(Source::Sampler).into_iter().fold(0, |sum: u64, core| {
@@ -33,7 +32,7 @@ fn lost(evidence: &Evidence) -> u64 {
     })
 }
 
-/// Work of all cores together, from the first to the last look at them.
+/// Busy time of all cores together, from the first to the last look.
 fn busy(evidence: &Evidence) -> Option<Duration> {
     let (first, last) = (evidence.core_times.first()?, evidence.core_times.last()?);
     let mut ends = Timeline::default();
@@ -44,7 +43,7 @@ fn busy(evidence: &Evidence) -> Option<Duration> {
     Some(Duration::from_nanos(ns as u64))
 }
 
-/// Adds what the stacks of the recording or recorder's directory at `path` tell of the time that the evidence is of.
+/// Adds the kernel work that the stacks at `path`, a recording or a recorder's directory, show in the evidence's window.
 pub fn add(path: &Path, evidence: &mut Evidence) {
     if !evidence.kernel_work.is_empty() {
         return;
@@ -67,14 +66,14 @@ pub fn add(path: &Path, evidence: &mut Evidence) {
     });
     let names = match read {
         Ok((names, _)) if !sums.is_empty() => names,
-        // Nobody took samples.
+        // No samples were taken.
         Ok(_) | Err(ImportError::NoSamples { .. } | ImportError::NoSegments { .. }) => return,
         Err(error) => {
             let how = "copy the recording again";
             return evidence.unseen(probe::KERNEL_SAMPLES, WHAT, error.to_string(), how);
         }
     };
-    // That an older coroner wrote no rows is no loss any more.
+    // An older coroner wrote no rows; they are no longer missing.
     evidence.unseen.retain(|unseen| unseen.probe != probe::KERNEL_SAMPLES);
     if sums.is_nameless() {
         let why = "the samples have no kernel function names";
@@ -91,14 +90,14 @@ pub fn add(path: &Path, evidence: &mut Evidence) {
 
 const WHAT: &str = "what the kernel was doing";
 
-/// The latest part of it that has not too many samples.
+/// The latest part of it without too many samples.
 fn affordable(window: Window, cores: u32) -> Window {
     let a_second = u64::from(cores.max(1)) * u64::from(RATE_HZ);
     let length = Duration::from_secs(MOST_SAMPLES / a_second);
     Window { from: window.from.max(window.to - length), to: window.to }
 }
 
-/// As [`recording::read`] counts time: of a file by its own clock, which is the evidence's, of a directory by the wall clock.
+/// In the time of [`recording::read`]: a file's own clock, which is the evidence's; for a directory, the wall clock.
 fn range(path: &Path, window: Window, evidence: &Evidence) -> Option<Range<u64>> {
     if !path.is_dir() {
         return Some(window.from.0..window.to.0.saturating_add(1));
@@ -112,14 +111,14 @@ mod tests {
     use super::*;
     use coroner_evidence::recording::{Writer, segments};
     use coroner_evidence::{Clocks, CoreTicks, CoreTimes, WorkKind};
-    use coroner_profile::import::Report;
-    use coroner_profile::model::{Clock, Dictionary, Frame, Place, Sample, StackId, Strings, Task};
+    use coroner_profile::import::ImportReport;
+    use coroner_profile::model::{Clock, Dictionary, Frame, FramePlace, Sample, StackId, Strings, Task};
     use coroner_profile::recording::{Origin, SampleWriter};
 
     const SECOND: u64 = 1_000_000_000;
     const CLOCKS: Clocks = Clocks { at: Time(1000 * SECOND), real_ns: 1_780_000_000 * SECOND, boot_ns: 1000 * SECOND };
 
-    /// Ten seconds of two cores, with samples of them all and of the minute before.
+    /// Ten seconds of two cores, with samples of these and of the minute before.
     fn evidence() -> Evidence {
         let look = |second: u64| {
             let ticks = |core| CoreTicks { core, system: second * 50, idle: second * 50, ..CoreTicks::default() };
@@ -137,7 +136,7 @@ mod tests {
         let mut names = Dictionary::default();
         let event = names.intern_event("cpu-clock");
         let symbol = names.strings.intern(function);
-        let frame = Frame { symbol, module: Strings::EMPTY, place: Place::Kernel, inlined: false };
+        let frame = Frame { symbol, module: Strings::EMPTY, place: FramePlace::Kernel, inlined: false };
         let frame = names.frames.intern(frame);
         let stack = names.stacks.push(StackId::EMPTY, frame);
         let comm = names.strings.intern("kubelet");
@@ -152,13 +151,13 @@ mod tests {
             samples.commit(&mut file).unwrap();
             let clock = Clock { clock_ns: CLOCKS.at.0, wall_ns: CLOCKS.real_ns };
             let origin = Origin { kind: "coroner record".into(), ..Origin::default() };
-            file.set_profile_source(&origin.row(Some(clock), Some(&Report::default()))).unwrap();
+            file.set_profile_source(&origin.row(Some(clock), Some(&ImportReport::default()))).unwrap();
         }
         file.finish(&[]).unwrap();
     }
 
     #[test]
-    fn stacks_of_a_file_and_of_a_directory_tell_it_for_the_time_of_the_evidence() {
+    fn stacks_of_a_file_and_of_a_directory_show_it_for_the_time_of_the_evidence() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join(segments::name(CLOCKS.real_ns - 70 * SECOND, 1));
         write(&file, "smaps_pte_range", true);
@@ -167,14 +166,14 @@ mod tests {
             add(path, &mut evidence);
             let work = &evidence.kernel_work;
             assert_eq!((work[0].from, work[0].rate_hz, work[0].cores), (Time(990 * SECOND), 10, 2));
-            assert_eq!(work.len(), 10, "of the minute before nothing: {work:?}");
+            assert_eq!(work.len(), 10, "nothing of the minute before: {work:?}");
             for second in work {
                 let [row] = &second.rows[..] else { panic!("{second:?}") };
                 assert_eq!((row.core, row.pid, row.tid, row.comm.as_str()), (1, 7, 9, "kubelet"));
                 assert_eq!((row.kind, row.samples), (WorkKind::PageTables, 10));
             }
             assert!(evidence.unseen.is_empty(), "{:?}", evidence.unseen);
-            // What the recording has of its own stays.
+            // Rows that the recording has stay.
             let before = work.clone();
             add(path, &mut evidence);
             assert_eq!(evidence.kernel_work, before);
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_large_node_the_latest_part_is_read() {
+    fn only_the_latest_part_of_a_large_node_is_read() {
         let window = Window { from: Time(0), to: Time(36_000 * SECOND) };
         assert_eq!(affordable(Window { from: Time(35_850 * SECOND), ..window }, 192).from, Time(35_850 * SECOND));
         let part = affordable(window, 192);
@@ -217,9 +216,9 @@ mod tests {
             let symbol = names.strings.intern(&symbol);
             names.frames.intern(Frame { symbol, module: Strings::EMPTY, place, inlined: false })
         };
-        let user: Vec<_> = (0..400).map(|i| frame(format!("user_{i}"), Place::User)).collect();
-        let kernel: Vec<_> = (0..400).map(|i| frame(format!("kernel_{i}"), Place::Kernel)).collect();
-        let walk = frame("css_rstat_flush".to_owned(), Place::Kernel);
+        let user: Vec<_> = (0..400).map(|i| frame(format!("user_{i}"), FramePlace::User)).collect();
+        let kernel: Vec<_> = (0..400).map(|i| frame(format!("kernel_{i}"), FramePlace::Kernel)).collect();
+        let walk = frame("css_rstat_flush".to_owned(), FramePlace::Kernel);
         let stacks: Vec<StackId> = (0..6000usize)
             .map(|i| {
                 let mut stack = StackId::EMPTY;
@@ -253,7 +252,7 @@ mod tests {
         samples.commit(&mut file).unwrap();
         let clock = Clock { clock_ns: CLOCKS.at.0, wall_ns: CLOCKS.real_ns };
         let origin = Origin { kind: "coroner record".into(), ..Origin::default() };
-        file.set_profile_source(&origin.row(Some(clock), Some(&Report::default()))).unwrap();
+        file.set_profile_source(&origin.row(Some(clock), Some(&ImportReport::default()))).unwrap();
         file.finish(&[]).unwrap();
         let look = |second: u64| CoreTimes {
             at: Time(second * SECOND),

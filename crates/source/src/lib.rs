@@ -1,7 +1,7 @@
 //! Opens what a command looks at: this node ([`live`]), a recording or a recorder's directory ([`recorded`]), a CPU profile
 //! ([`profile`]).
 //!
-//! Prints nothing: what a user should know beside the answer goes to the log, and the program decides how that is written.
+//! Prints nothing: messages to the user go to the log, and the program decides how to print them.
 
 pub mod audit_files;
 pub mod directory;

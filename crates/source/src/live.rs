@@ -1,17 +1,17 @@
-//! This node, as it is watched.
+//! Watching this node.
 
 use coroner_probes::Root;
-use coroner_probes::watch::{AuditOptions, NameZombies, Options};
+use coroner_probes::watch::{AuditOptions, NameZombies, WatchOptions};
 use std::path::PathBuf;
 
 /// How to look at the node.
 #[derive(Debug, Clone, Default)]
 pub struct LiveNode {
-    /// The D-Bus address of systemd; without it the system bus.
+    /// The D-Bus address of systemd; `None`: the system bus.
     pub bus: Option<String>,
-    /// Kernel log lines that user space wrote count as the kernel's own. For tests.
+    /// Trust kernel log lines written by user space. For tests.
     pub trust_user_log: bool,
-    /// The files below this directory stand for the node. For tests.
+    /// Read the node's files below this directory. For tests.
     pub root: Option<PathBuf>,
 }
 
@@ -23,8 +23,8 @@ impl LiveNode {
         }
     }
 
-    pub fn watch_options(&self, zombies: NameZombies, audit: Option<AuditOptions>) -> Options {
+    pub fn watch_options(&self, zombies: NameZombies, audit: Option<AuditOptions>) -> WatchOptions {
         let (bus, pretend_kernel_log) = (self.bus.clone(), self.trust_user_log);
-        Options { zombies, bus, pretend_kernel_log, audit, ..Options::default() }
+        WatchOptions { zombies, bus, pretend_kernel_log, audit, ..WatchOptions::default() }
     }
 }

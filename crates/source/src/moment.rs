@@ -1,13 +1,13 @@
-//! Moments, stretches of time and cores as people write them: on the command line, and in the page's addresses.
+//! Parses moments, durations and cores as people write them: on the command line, and in the page's addresses.
 
 use std::time::Duration;
 
 /// A moment as people write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// A plain number, in nanoseconds: from the first sample on; or of the recording's clock if it is not before that sample.
+    /// A plain number, in nanoseconds: since the first sample; or a reading of the recording's clock, if not before that sample.
     Number(u64),
-    /// With a unit: from the first sample on.
+    /// With a unit: since the first sample.
     FromStart(u64),
     /// Nanoseconds since 1970.
     Wall(u64),
@@ -26,7 +26,7 @@ pub fn parse_moment(text: &str) -> Result<Moment, String> {
     if let Some(ns) = seconds(text) {
         return Ok(Moment::Number(ns));
     }
-    // Before durations, which may be written so, too: people paste times of the day.
+    // Before durations, which may look the same: people paste times of day.
     if text.contains(':')
         && !text.contains('-')
         && let Ok(time) = text.parse::<jiff::civil::Time>()
@@ -39,7 +39,7 @@ pub fn parse_moment(text: &str) -> Result<Moment, String> {
     }
     let wall: jiff::Timestamp = match text.parse() {
         Ok(wall) => wall,
-        // Without a zone it is UTC, as everything here.
+        // Without a zone it is UTC, like everything here.
         Err(_) => {
             let civil: jiff::civil::DateTime = text.parse().map_err(|_| wrong())?;
             civil.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| wrong())?.timestamp()
@@ -48,7 +48,7 @@ pub fn parse_moment(text: &str) -> Result<Moment, String> {
     u64::try_from(wall.as_nanosecond()).map(Moment::Wall).map_err(|_| wrong())
 }
 
-/// `12`, `12.5` in nanoseconds, exactly.
+/// Exact nanoseconds of `12` or `12.5`.
 fn seconds(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -72,7 +72,7 @@ pub fn parse_band(text: &str) -> Result<(u64, u64), String> {
         _ => Err(expected.to_owned()),
     };
     let (from, to) = (offset(from)?, offset(to)?);
-    // From 900 to 100 ms goes over the turn of the second.
+    // 900 to 100 ms wraps around the end of the second.
     if from != to { Ok((from, to)) } else { Err(format!("{expected}: it must not be empty")) }
 }
 
@@ -90,7 +90,7 @@ pub fn parse_cores(text: &str) -> Result<Vec<u32>, String> {
     Ok(cores)
 }
 
-/// A stretch of time, from a microsecond to a day.
+/// A duration from a microsecond to a day.
 pub fn parse_span(text: &str) -> Result<Duration, String> {
     let ns = match parse_moment(text) {
         Ok(Moment::Number(ns) | Moment::FromStart(ns)) => ns,

@@ -1,4 +1,4 @@
-//! Evidence that was recorded: from the file or directory that was named, or from the recorder that runs on this node.
+//! Recorded evidence: from a named file or directory, or from the recorder running on this node.
 
 use crate::directory;
 use crate::incident::Incident;
@@ -15,19 +15,19 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is read of a directory where nobody asks for more: it may hold days.
+/// How much of a directory to read by default: it may hold days.
 const OF_A_DIRECTORY: Duration = Duration::from_secs(600);
-/// A recorder looks at the cores ten times a second and stores that every second. One without a look for so long is stuck.
+/// A recorder looks at the cores ten times a second and stores every second. Without a look for this long, it is stuck.
 const STUCK: Duration = Duration::from_secs(10);
-/// Incidents of this time are told beside a diagnosis.
+/// Incidents of this time are listed with a diagnosis.
 const RECENT: u64 = 24 * 3600 * 1_000_000_000;
-/// So many of them by name.
+/// Most incidents to list.
 const NAMED: usize = 3;
 
 /// Which recording, and which part of it.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
-    /// A recording or a recorder's directory; without it that of the recorder that runs here.
+    /// A recording or a recorder's directory; `None`: that of the recorder running here.
     pub from: Option<PathBuf>,
     pub last: Option<Duration>,
     pub since: Option<Moment>,
@@ -36,25 +36,25 @@ pub struct Query {
     pub no_recorder: bool,
 }
 
-/// What was recorded, and what is to be said of where it comes from.
+/// What was recorded, and where it comes from.
 pub struct Recorded {
     pub evidence: Evidence,
     /// The path that was read.
     pub path: PathBuf,
-    /// One line for people; empty if the user knows.
+    /// One line for people; empty if the user named it.
     pub line: String,
-    /// Of a recorder's directory that we found by ourselves.
+    /// Set if we found the recorder's directory ourselves.
     pub recorder: Option<RecorderFound>,
 }
 
 pub struct RecorderFound {
     pub directory: PathBuf,
-    /// Of the last day, oldest first.
+    /// Those of the last day, oldest first.
     pub incidents: Vec<Incident>,
 }
 
-/// What was recorded, if that is asked for, or nothing else is and a recorder runs. `is_watch` says that something was asked for
-/// that only watching this node can tell.
+/// Reads a recording if the user asked for one, or asked for nothing else and a recorder runs. `is_watch`: the user asked for
+/// something that needs watching this node.
 pub fn read(args: &Query, is_watch: bool) -> anyhow::Result<Option<Recorded>> {
     if let Some(path) = &args.from {
         return read_path(path, args).map(Some);
@@ -109,13 +109,13 @@ pub fn read_path(path: &Path, args: &Query) -> anyhow::Result<Recorded> {
     }
     kernel_work::add(path, &mut recording.evidence);
     let line = match is_directory && is_default {
-        true => format!("from the last 10 minutes of {}; use --last, --since or --until for others", path.display()),
+        true => format!("from the last 10 minutes of {}; use --last, --since or --until for more", path.display()),
         false => incident_line(path),
     };
     Ok(Recorded { evidence: recording.evidence, path: path.to_owned(), line, recorder: None })
 }
 
-/// A file that is an incident says why it was frozen.
+/// If the file is an incident: why it was frozen.
 fn incident_line(path: &Path) -> String {
     let Ok(Some((row, _))) = recording::incident(path) else { return String::new() };
     let of = if row.subject.is_empty() { String::new() } else { format!(" {}", row.subject) };
@@ -128,7 +128,7 @@ fn log_beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// A CPU profile has no evidence of a node, but there are commands for it.
+/// A CPU profile has no evidence of a node, but other commands read it.
 fn or_profile(path: &Path, error: RecordingError) -> anyhow::Error {
     let is_foreign = matches!(error, RecordingError::NotSqlite { .. })
         && matches!(profile_format(path), Ok(Format::PerfData | Format::PerfScript));
@@ -170,7 +170,7 @@ fn monotonic_now() -> Time {
     Time(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
-/// What part of it, and whether that is what nobody asked for.
+/// The part to read, and whether it is the default.
 fn span(path: &Path, args: &Query) -> anyhow::Result<(Span, bool)> {
     if let Some(last) = args.last {
         return Ok((Span::Last(last), false));
@@ -179,7 +179,7 @@ fn span(path: &Path, args: &Query) -> anyhow::Result<(Span, bool)> {
         let is_directory = path.is_dir();
         return Ok((if is_directory { Span::Last(OF_A_DIRECTORY) } else { Span::All }, is_directory));
     }
-    // Times of the day are the last such ones in the recording.
+    // A time of day means the last one in the recording.
     let newest = match (args.since, args.until) {
         (Some(Moment::TimeOfDay(_)), _) | (_, Some(Moment::TimeOfDay(_))) => recording::newest_real_ns(path)?,
         _ => None,
@@ -191,7 +191,7 @@ fn span(path: &Path, args: &Query) -> anyhow::Result<(Span, bool)> {
     Ok((Span::Between { from_real_ns, to_real_ns }, false))
 }
 
-/// Nanoseconds since 1970. A time of the day is the last one that is not after `newest`.
+/// Nanoseconds since 1970. A time of day means the last one that is not after `newest`.
 fn wall(moment: Moment, newest: Option<u64>) -> anyhow::Result<u64> {
     const DAY: u64 = 24 * 3600 * 1_000_000_000;
     match (moment, newest) {
@@ -201,7 +201,7 @@ fn wall(moment: Moment, newest: Option<u64>) -> anyhow::Result<u64> {
             if today <= newest {
                 return Ok(today);
             }
-            // Shortly after midnight the evening before is meant; else a time that has not come yet.
+            // Shortly after midnight, the evening before is meant; otherwise the time is still to come.
             let yesterday = today.saturating_sub(DAY);
             ensure!(
                 newest - yesterday < DAY / 2,
@@ -216,7 +216,7 @@ fn wall(moment: Moment, newest: Option<u64>) -> anyhow::Result<u64> {
     }
 }
 
-/// Those that began after `since`, oldest first. A file that is being written, or that nobody understands, is passed over.
+/// Those triggered after `since`, oldest first. Files that are being written or cannot be parsed are skipped.
 fn recent_incidents(directory: &Path, since_real_ns: u64) -> Vec<Incident> {
     let Ok(entries) = std::fs::read_dir(directory::incidents(directory)) else { return Vec::new() };
     let is_json = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
@@ -230,11 +230,11 @@ fn recent_incidents(directory: &Path, since_real_ns: u64) -> Vec<Incident> {
 }
 
 impl Recorded {
-    /// Where it comes from, and the recorder's incidents.
+    /// Lines on where it comes from, and on the recorder's incidents.
     pub fn lines(&self) -> String {
         let incidents = self.recorder.as_ref().map(RecorderFound::incidents_line);
         let lines: Vec<&str> = [self.line.as_str()].into_iter().chain(incidents.as_deref()).collect();
-        // A name may hold a newline; a line of ours is one line.
+        // A name may contain a newline; each line must stay one line.
         let lines = lines.into_iter().filter(|line| !line.is_empty()).map(|line| line.replace('\n', "\u{fffd}"));
         lines.collect::<Vec<_>>().join("\n")
     }
@@ -265,7 +265,7 @@ impl RecorderFound {
     }
 }
 
-/// A document with the recorder that it comes from.
+/// Adds the recorder that the document comes from.
 pub fn with_recorder(mut document: Value, recorded: Option<&Recorded>) -> Value {
     if let (Some(fields), Some(recorder)) = (document.as_object_mut(), recorded.and_then(|r| r.recorder.as_ref())) {
         fields.insert("recorder".to_owned(), recorder.document());
@@ -278,13 +278,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_of_the_day_is_the_last_one_in_the_recording() {
+    fn a_time_of_day_is_the_last_one_in_the_recording() {
         const S: u64 = 1_000_000_000;
         // 22:13:20
         let newest = 1_700_000_000 * S;
         let of = |h: u64, m: u64| wall(Moment::TimeOfDay((h * 3600 + m * 60) * S), Some(newest)).unwrap() / S;
         assert_eq!(of(22, 13), 1_699_999_980);
-        assert!(wall(Moment::TimeOfDay((22 * 3600 + 14 * 60) * S), Some(newest)).is_err(), "not come yet");
+        assert!(wall(Moment::TimeOfDay((22 * 3600 + 14 * 60) * S), Some(newest)).is_err(), "still to come");
         let after_midnight = Some(newest + 2 * 3600 * S);
         let evening = wall(Moment::TimeOfDay((22 * 3600 + 14 * 60) * S), after_midnight).unwrap() / S;
         assert_eq!(evening, 1_699_999_980 + 60);

@@ -1,4 +1,4 @@
-//! The files of the page: built into the binary, or, for those who work on the page, from a directory.
+//! The files of the page: built into the binary or, for page development, from a directory.
 
 use bytes::Bytes;
 use coroner_http::Asset;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
-/// Names a directory whose files take the place of those in the binary: `npm run build` in ui/ and reload.
+/// A directory whose files replace those in the binary: `npm run build` in ui/ and reload.
 pub const DIRECTORY_VARIABLE: &str = "CORONER_WEB_ASSETS";
 
 /// Where assets are looked up.
@@ -25,7 +25,7 @@ impl Assets {
     pub fn get(&self, name: &str) -> Option<Asset> {
         let body = match &self.directory {
             None => Bytes::from_static(FILES.iter().find(|(known, _)| *known == name)?.1),
-            // The names are listed here, too: what a client writes is compared, never opened.
+            // Names are listed here too: a client's path is only compared, never opened.
             Some(directory) => {
                 let listed = list(directory).into_iter().find(|known| known == name)?;
                 Bytes::from(std::fs::read(directory.join(listed)).ok()?)
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_in_the_binary_and_nothing_else_is_reached() {
+    fn the_page_is_in_the_binary_and_nothing_else_is_served() {
         let page = Assets::default().get("index.html").expect("the page is built in");
         assert!(page.content_type.starts_with("text/html") && !page.is_immutable);
         for wrong in ["", "..", "../Cargo.toml", "/etc/passwd", "assets/../index.html", "index.html/"] {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_takes_its_place_for_those_who_work_on_the_page() {
+    fn a_directory_replaces_the_built_in_page() {
         let directory = std::env::temp_dir().join(format!("coroner-assets-{}", std::process::id()));
         std::fs::create_dir_all(directory.join("assets")).unwrap();
         std::fs::write(directory.join("index.html"), "new").unwrap();

@@ -1,4 +1,4 @@
-//! The page: its files, its API, and the JSON documents that commands print, too. The server is `coroner-http`.
+//! The page: its files, its API, and the JSON documents, which commands print too. The server is `coroner-http`.
 
 mod assets;
 pub mod documents;

@@ -1,4 +1,4 @@
-//! What looking costs. Every number is taken twice: as coroner tells it, and as the kernel accounts it to the child process.
+//! What a diagnosis costs. CPU time is taken twice: as coroner reports it, and as the kernel accounts it to the child process.
 
 use crate::big_node;
 use anyhow::{Context, bail};
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Where the issue that made coroner set its bars.
+/// The bars of the original issue.
 const STEADY_PERCENT_OF_ONE_CORE: f64 = 1.0;
 const STARTUP_MS: f64 = 300.0;
 const PEAK_MB: f64 = 64.0;
@@ -19,7 +19,7 @@ pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
         return crate::bench_units::run(runs);
     }
     if let Some(part @ ("ranges" | "monopolies")) = filter.strip_prefix("profile:") {
-        // They measure the libraries; no binary has to be built for them.
+        // They measure libraries; no binary is needed.
         return crate::bench_profile::run(Path::new(""), part, runs);
     }
     let binaries = build()?;
@@ -36,7 +36,7 @@ pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
         return crate::bench_profile::run(&binaries, part.trim_start_matches(':'), runs);
     }
     println!(
-        "| benchmark | start-up CPU ms | watching CPU ms over 5 s | % of one core | all CPU ms (kernel's account) | peak MB | bar | met |"
+        "| benchmark | start-up CPU ms | watching CPU ms over 5 s | % of one core | total CPU ms (by the kernel) | peak MB | bar | met |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     if "this-node".contains(filter) {
@@ -81,7 +81,7 @@ fn measure(name: &str, runs: u32, coroner: &Path, extra: &[&str], crowded: bool)
         let peak = cost("peak_rss_bytes")? / 1e6;
         let percent = watching / SECONDS / 10.0;
         let (bar, met) = if crowded {
-            ("≤ 1000 ms in all, ≤ 64 MB", accounted <= CROWD_TOTAL_MS && peak <= PEAK_MB)
+            ("≤ 1000 ms in total, ≤ 64 MB", accounted <= CROWD_TOTAL_MS && peak <= PEAK_MB)
         } else {
             (
                 "≤ 300 ms start, ≤ 1 %, ≤ 64 MB",
@@ -96,7 +96,7 @@ fn measure(name: &str, runs: u32, coroner: &Path, extra: &[&str], crowded: bool)
     Ok(())
 }
 
-/// CPU time of all children that ended, in ms.
+/// CPU time of all ended children, in ms.
 pub fn children_cpu_ms() -> f64 {
     // SAFETY: getrusage writes one rusage into the zeroed struct that we own; all-zero is a valid rusage.
     let usage = unsafe {
@@ -111,7 +111,7 @@ pub fn children_cpu_ms() -> f64 {
 /// 5,000 sleeping processes and 20,000 cgroups, made by the lab.
 struct Crowd {
     runner: Child,
-    /// Kept open: the runner says a last word when it ends.
+    /// Kept open: the runner prints a last line when it ends.
     _output: BufReader<ChildStdout>,
 }
 

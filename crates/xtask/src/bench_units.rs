@@ -1,5 +1,5 @@
-//! What asking systemd costs: one look at a real systemd with 400 units more than usual, in turns with `systemctl show '*'`. CPU time
-//! of who asks, of the bus and of PID 1 together, by the kernel's account.
+//! What querying systemd costs: one query of a real systemd with 400 additional units, alternating with `systemctl show '*'`. CPU time
+//! of the client, the bus and PID 1 together, according to the kernel.
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -24,12 +24,12 @@ pub fn run(runs: u32) -> anyhow::Result<()> {
     let systemd = Systemd::boot(&directory.join("coroner-lab"))?;
     let made = systemd.furnish()?;
     println!("{made} units were added.\n");
-    println!("| who asks | units told | who asks, CPU ms | bus | PID 1 | together | of `systemctl show '*'` | met |");
+    println!("| client | units | client, CPU ms | bus | PID 1 | together | of `systemctl show '*'` | met |");
     println!("|---|---|---|---|---|---|---|---|");
     for _ in 0..runs {
         let ways = [Way::Show, Way::ShowAll, Way::Bus, Way::Private, Way::Later];
         let mut best = [const { None::<Cost> }; 5];
-        // In turns, and the least of each: the machine is not equally busy all the time.
+        // Alternating, and the minimum of each, because the machine's load varies.
         for _ in 0..TURNS {
             for (way, best) in ways.into_iter().zip(&mut best) {
                 let cost = systemd.measure(way, &looker)?;
@@ -68,9 +68,9 @@ enum Way {
     ShowAll,
     /// coroner, over the bus.
     Bus,
-    /// coroner, as root on the node itself: directly, too.
+    /// coroner as root on the node itself: also asks PID 1 directly.
     Private,
-    /// A second look, over the bus, when nothing has changed.
+    /// A second query over the bus, with nothing changed.
     Later,
 }
 
@@ -79,9 +79,9 @@ impl Way {
         match self {
             Way::Show => "`systemctl show '*'` (active and failed units)",
             Way::ShowAll => "`systemctl show --all '*'`",
-            Way::Bus => "coroner, first look, over the bus",
-            Way::Private => "coroner, first look, PID 1 directly (as root on the node)",
-            Way::Later => "coroner, a later look, over the bus",
+            Way::Bus => "coroner, first query, over the bus",
+            Way::Private => "coroner, first query, PID 1 directly (as root on the node)",
+            Way::Later => "coroner, later query, over the bus",
         }
     }
 }
@@ -100,10 +100,10 @@ impl Cost {
     }
 }
 
-/// A systemd in namespaces, booted by the lab; ends when dropped.
+/// A systemd in namespaces, booted by the lab; ended on drop.
 struct Systemd {
     runner: Child,
-    /// Kept open: the runner says a last word when it ends.
+    /// Kept open: the runner prints a last line when it ends.
     _output: BufReader<ChildStdout>,
     leader: u32,
 }
@@ -136,7 +136,7 @@ impl Systemd {
         command
     }
 
-    /// 400 units: services that run, ran, failed and never ran; timers and sockets with theirs.
+    /// 400 units: services that run, ran, failed and never ran; timers and sockets with their services.
     fn furnish(&self) -> anyhow::Result<usize> {
         const RUNS: &str = "[Service]\nExecStart=/bin/sleep infinity\n";
         const SUCCEEDS: &str = "[Service]\nType=oneshot\nExecStart=/bin/true\n";
@@ -193,7 +193,7 @@ impl Systemd {
             Way::ShowAll => self.show(&["show", "--all", "*"]),
             Way::Bus => self.first_look(Command::new(looker).arg(bus)),
             Way::Private => {
-                // It talks only to those whose pid it can see.
+                // systemd talks only to processes whose PID it can see.
                 let mut command = Command::new("nsenter");
                 command.args(["--target", &self.leader.to_string(), "--pid"]).arg(looker).arg(private);
                 self.first_look(&mut command)
@@ -245,12 +245,12 @@ impl Systemd {
         let bus = self.bus()?;
         let before = (on_cpu_ms(bus)?, on_cpu_ms(self.leader)?);
         let (units, own) = ask()?;
-        // What they still do when the answer is here.
+        // Include what they still do after the answer.
         std::thread::sleep(Duration::from_millis(50));
         Ok(Cost { units, own, bus: on_cpu_ms(bus)? - before.0, pid1: on_cpu_ms(self.leader)? - before.1 })
     }
 
-    /// The child of PID 1 that is the bus.
+    /// The PID of the bus, a child of PID 1.
     fn bus(&self) -> anyhow::Result<u32> {
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.leader))?;
         let is_bus = |pid: &u32| {
@@ -268,16 +268,16 @@ impl Drop for Systemd {
     }
 }
 
-/// Units told, and CPU ms of the one who asked.
+/// Units returned, and the client's CPU ms.
 fn report(line: &[u8]) -> anyhow::Result<(u64, f64)> {
-    let report: Value = serde_json::from_slice(line).context("the look printed no JSON")?;
+    let report: Value = serde_json::from_slice(line).context("examples/units printed no JSON")?;
     if report["unseen"].as_array().is_none_or(|unseen| !unseen.is_empty()) {
-        bail!("the look did not see all: {report}");
+        bail!("the query did not return all units: {report}");
     }
     Ok((report["units"].as_u64().context("units")?, report["cpu_ms"].as_f64().context("cpu_ms")?))
 }
 
-/// What a process of one thread spent on a core. /proc/PID/stat counts the same in steps of 10 ms.
+/// CPU time of a single-threaded process. /proc/PID/stat has it only in steps of 10 ms.
 fn on_cpu_ms(pid: u32) -> anyhow::Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
     let ns: f64 = text.split_whitespace().next().context("schedstat is empty")?.parse()?;

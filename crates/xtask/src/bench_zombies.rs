@@ -1,6 +1,6 @@
-//! What naming dead memory cgroups costs: real zombies made by the lab, scanned both ways; beside it another walker, if
-//! `CORONER_OTHER_ZOMBIE_WALK` names its command (it must say `… = N us/cgroup`). And the whole command, `coroner zombies`, from
-//! start to printed groups with files, beside the command in `CORONER_OTHER_ZOMBIE_LIST`, which only lists them.
+//! What naming dead memory cgroups costs: real zombies made by the lab, scanned both ways, against another walker if
+//! `CORONER_OTHER_ZOMBIE_WALK` is its command (it must print `… = N us/cgroup`). And all of `coroner zombies`, from start to
+//! printed groups with files, against the command in `CORONER_OTHER_ZOMBIE_LIST`, which only lists them.
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -14,10 +14,10 @@ const OTHER_LIST: &str = "CORONER_OTHER_ZOMBIE_LIST";
 const METHODS: [&str; 2] = ["test-run", "page-faults"];
 const TURNS: u32 = 5;
 const COUNTS: [u64; 3] = [1_000, 10_000, 60_000];
-/// Bars of the issue that made it: the memory of a whole scan at 60,000, and against the other walker.
+/// The bars of the original issue: memory of a whole scan at 60,000, and speed against the other walker.
 const PEAK_MB: f64 = 96.0;
 const TIMES_AS_FAST: f64 = 2.0;
-/// The whole command against the other's bare list.
+/// The whole command against the other's plain list.
 const TIMES_AS_LONG: f64 = 1.5;
 
 pub fn run(directory: &Path, runs: u32) -> anyhow::Result<()> {
@@ -32,13 +32,13 @@ pub fn run(directory: &Path, runs: u32) -> anyhow::Result<()> {
     let other_list = std::env::var(OTHER_LIST).ok();
     let mut whole = Vec::new();
     println!(
-        "| zombies | run by | walk, µs a cgroup | load ms | walk ms | files ms | CPU ms in all | peak MB | other walker, µs a cgroup | its whole run, ms | times as fast | met |"
+        "| zombies | method | walk, µs per cgroup | load ms | walk ms | files ms | total CPU ms | peak MB | other walker, µs per cgroup | its whole run, ms | times as fast | met |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
     for count in COUNTS {
         let zombies = Zombies::make(&directory.join("coroner-lab"), count)?;
         for _ in 0..runs {
-            // In turns, and the least of each: the machine is not equally busy all the time.
+            // Alternating, and the minimum of each, because the machine's load varies.
             let mut best = [const { None::<Value> }; METHODS.len()];
             let mut beside: Option<Beside> = None;
             for _ in 0..TURNS {
@@ -69,7 +69,7 @@ pub fn run(directory: &Path, runs: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// In turns, the least of each.
+/// Alternating, the minimum of each.
 fn whole_command(coroner: &Path, count: u64, other: Option<&str>) -> anyhow::Result<String> {
     let (mut ours, mut cpu, mut peak, mut theirs) = (f64::MAX, f64::MAX, 0f64, f64::MAX);
     for _ in 0..TURNS {
@@ -107,7 +107,7 @@ struct Usage {
     peak_mb: f64,
 }
 
-/// All that the child says, and what it used by the kernel's account.
+/// The child's output, and what it used according to the kernel.
 fn read_and_wait(mut child: Child) -> anyhow::Result<(String, Usage)> {
     let mut text = String::new();
     child.stdout.take().context("no output")?.read_to_string(&mut text)?;
@@ -138,13 +138,13 @@ fn row(count: u64, method: &str, scan: &Value, beside: Option<Beside>) -> anyhow
     let number = |value: &Value| value.as_f64().context("a number is missing in the scan's JSON");
     let found = number(&scan["zombies"])?;
     if found < count as f64 {
-        bail!("{count} zombies were made, {found} found");
+        bail!("{count} zombies were made, but {found} found");
     }
     let walk = number(&scan["walk"]["wall_ms"])?;
     let each = walk * 1e3 / number(&scan["tracked"])?;
     let peak = number(&scan["peak_rss_kb"])? / 1e3;
     let ratio = beside.map(|other| other.each_us / each);
-    // The walk as fast as asked for is that of the method that is chosen by itself; small counts are all start-up.
+    // The bar is for the default method; with small counts start-up dominates.
     let asked = method == "test-run" && count >= 10_000;
     let met = peak <= PEAK_MB && ratio.is_none_or(|r| !asked || r >= TIMES_AS_FAST);
     let text = |n: Option<f64>| n.map_or("-".to_owned(), |n| format!("{n:.2}"));
@@ -161,7 +161,7 @@ fn row(count: u64, method: &str, scan: &Value, beside: Option<Beside>) -> anyhow
     Ok(())
 }
 
-/// What the other walker took.
+/// The other walker's times.
 #[derive(Clone, Copy)]
 struct Beside {
     each_us: f64,
@@ -176,7 +176,7 @@ impl Beside {
         let text = String::from_utf8_lossy(&output.stdout);
         let said = text.lines().find_map(|l| l.rsplit_once("= ")?.1.split_once(" us/cgroup"));
         let each_us = said.and_then(|(n, _)| n.trim().parse().ok());
-        Ok(Beside { each_us: each_us.with_context(|| format!("{command} said no time: {text}"))?, whole_ms })
+        Ok(Beside { each_us: each_us.with_context(|| format!("{command} printed no time: {text}"))?, whole_ms })
     }
 
     fn least(self, other: Beside) -> Beside {
@@ -187,7 +187,7 @@ impl Beside {
 /// Kept by pages in a tmpfs until dropped.
 struct Zombies {
     runner: Child,
-    /// Kept open: the runner says a last word when it ends.
+    /// Kept open: the runner prints a last line when it ends.
     _output: BufReader<ChildStdout>,
 }
 

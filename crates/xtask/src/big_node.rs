@@ -1,4 +1,4 @@
-//! The files of a node with many cores, generated: this machine has few.
+//! Generated files of a node with many cores, because this machine has few.
 
 use std::fmt::Write;
 use std::fs;
@@ -17,7 +17,7 @@ pub fn write(root: &Path, cores: u32, interrupts: u32) -> anyhow::Result<()> {
     fs::write(proc.join("softirqs"), per_core_table(cores, softirqs.iter().map(|s| s.to_string()), ""))?;
     fs::write(proc.join("net/softnet_stat"), softnet(cores))?;
     for file in ["vmstat", "meminfo", "cgroups", "pressure/cpu", "pressure/memory", "pressure/io"] {
-        // These do not grow with cores: the live node's will do.
+        // These do not grow with cores: copy the live node's.
         if let Ok(bytes) = fs::read(Path::new("/proc").join(file)) {
             fs::write(proc.join(file), bytes)?;
         }

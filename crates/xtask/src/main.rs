@@ -1,5 +1,4 @@
-//! Chores of the project: `cargo xtask bench` measures what docs/benchmarks.md claims, `cargo xtask steady` finds tests that fail now
-//! and then.
+//! Project chores: `cargo xtask bench` measures what docs/benchmarks.md claims, `cargo xtask steady` finds flaky tests.
 
 mod bench;
 mod bench_profile;
@@ -15,7 +14,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Chores of the project")]
+#[command(name = "cargo xtask", about = "Project chores")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -25,24 +24,24 @@ struct Args {
 enum Command {
     /// Measure what coroner costs the node it examines. Prints a Markdown table. Needs root for the crowd.
     Bench {
-        /// Only benchmarks whose name contains this. Five are of their own: `zombies`, which makes 60,000 dead
-        /// cgroups, `units`, which boots a systemd with 400 units, `profile` (or `profile:PART`), which measures the
-        /// profile engine against its peers, and `recorder` (or `recorder:PART`), which measures the flight recorder beside perf, and
-        /// `view` (or `view:PART`), which measures the page's server, beside FlameScope too.
+        /// Only benchmarks whose name contains this. Five run only if named: `zombies` (makes 60,000 dead cgroups), `units`
+        /// (boots a systemd with 400 units), `profile` or `profile:PART` (the profile engine against its peers), `recorder` or
+        /// `recorder:PART` (the flight recorder against perf), and `view` or `view:PART` (the page's server, also against
+        /// FlameScope).
         filter: Option<String>,
-        /// Runs of each.
+        /// Runs of each benchmark.
         #[arg(long, default_value_t = 3)]
         runs: u32,
     },
-    /// Run the host and browser tests again and again, and print which failed how often. Needs root, as they do.
+    /// Run the host and browser tests repeatedly, and print which failed how often. Needs root, as they do.
     ///
-    /// Runs every program of `cargo test --release` and browser-tests. Keeps what they print in target/steady where something fails;
-    /// then the exit code is 1.
+    /// Runs every test program of `cargo test --release`, and browser-tests. If something fails, keeps the output in target/steady
+    /// and exits with 1.
     Steady {
         /// How often.
         #[arg(long, default_value_t = 3)]
         runs: u32,
-        /// Beside `stress-ng --cpu 2 --fork 1 --hdd 1`.
+        /// Run `stress-ng --cpu 2 --fork 1 --hdd 1` at the same time.
         #[arg(long)]
         load: bool,
         /// Only tests whose name contains one of these.

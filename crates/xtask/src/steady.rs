@@ -1,4 +1,4 @@
-//! Which tests fail now and then? `cargo xtask steady` runs them again and again, also on a loaded machine, and counts.
+//! Finds flaky tests: `cargo xtask steady` runs them repeatedly, also on a loaded machine, and counts failures.
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LOAD: [&str; 6] = ["--cpu", "2", "--fork", "1", "--hdd", "1"];
-/// A program of tests that takes longer hangs.
+/// A test program that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
-/// How long what we end may take to clean up.
+/// How long a process that we end may take to clean up.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// Runs everything `runs` times. True if nothing failed.
@@ -62,19 +62,19 @@ pub fn run(runs: u32, load: bool, filters: &[String]) -> anyhow::Result<bool> {
         println!("\nSkipped:\n- {}", skipped.join("\n- "));
     }
     if STOP.load(Ordering::Relaxed) {
-        bail!("interrupted: the table is of what ran before");
+        bail!("interrupted: the table shows what ran before");
     }
     Ok(seen.failures() == 0)
 }
 
-/// Something that runs tests and prints what became of each.
+/// A program that runs tests and prints their results.
 struct Program {
     name: String,
     command: PathBuf,
     arguments: Vec<String>,
     dir: PathBuf,
     read: fn(&str) -> Vec<Outcome>,
-    /// `cargo test`'s programs take filters as arguments.
+    /// Test programs of `cargo test` take filters as arguments.
     takes_filters: bool,
 }
 
@@ -87,7 +87,7 @@ struct Outcome {
 /// How a program ended.
 enum Ended {
     Itself(ExitStatus),
-    /// We ended it, as it took too long.
+    /// We ended it because it took too long.
     Late,
 }
 
@@ -115,7 +115,7 @@ impl Program {
     }
 }
 
-/// Every program of tests in the workspace, as `cargo test` runs them, built now.
+/// Builds every test program of the workspace, as `cargo test` does.
 fn build(top: &Path) -> anyhow::Result<Vec<Program>> {
     let mut command = Command::new(env!("CARGO"));
     command.args(["test", "--release", "--workspace", "--no-run", "--message-format=json", "--quiet"]);
@@ -128,7 +128,7 @@ fn build(top: &Path) -> anyhow::Result<Vec<Program>> {
     if programs.is_empty() {
         bail!("cargo built no tests");
     }
-    // The file system of the scenarios with a real systemd; it is built once.
+    // The root file system of scenarios with a real systemd; built once.
     let lab = top.join("target/release/coroner-lab");
     if is_root() && lab.exists() {
         let made = Command::new(&lab).arg("root").stdout(Stdio::null()).status().context("coroner-lab root")?;
@@ -139,7 +139,7 @@ fn build(top: &Path) -> anyhow::Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// A program of tests, if that is what a message of cargo tells of.
+/// The test program in a message of cargo, if it is one.
 fn program(message: &str) -> Option<Program> {
     let message: Value = serde_json::from_str(message).ok()?;
     let command = PathBuf::from(message["executable"].as_str()?);
@@ -157,7 +157,7 @@ fn browser_tests(top: &Path, filters: &[String]) -> anyhow::Result<Option<Progra
     let dir = top.join("browser-tests");
     let runs = |program: &str| Command::new(program).arg("--version").output().is_ok_and(|out| out.status.success());
     if !["node", "npm", "chromium"].into_iter().all(runs) {
-        eprintln!("no node, npm or chromium: the browser tests are left out");
+        eprintln!("no node, npm or chromium: skipping the browser tests");
         return Ok(None);
     }
     if !dir.join("node_modules").exists() {
@@ -174,7 +174,7 @@ fn browser_tests(top: &Path, filters: &[String]) -> anyhow::Result<Option<Progra
     Ok(Some(Program { name, command: "node".into(), arguments, dir, read, takes_filters: false }))
 }
 
-/// A regular expression of JavaScript that is this text.
+/// A JavaScript regular expression that matches exactly this text.
 fn literally(text: &str) -> String {
     let escaped = |letter: char| if letter.is_alphanumeric() { format!("{letter}") } else { format!("\\{letter}") };
     text.chars()
@@ -182,7 +182,7 @@ fn literally(text: &str) -> String {
         .collect()
 }
 
-/// What became of each test, from what a program of `cargo test` prints.
+/// The results in the output of a `cargo test` program.
 fn cargo_outcomes(output: &str) -> Vec<Outcome> {
     let outcome = |line: &str| {
         let (test, result) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
@@ -196,7 +196,7 @@ fn cargo_outcomes(output: &str) -> Vec<Outcome> {
     output.lines().filter_map(outcome).collect()
 }
 
-/// The same of `node --test`, which speaks TAP. A file is a test, too, where it did not get as far as its tests.
+/// The same for `node --test`, which prints TAP. A file counts as a test if it failed before its tests ran.
 fn browser_outcomes(output: &str) -> Vec<Outcome> {
     let outcome = |line: &str| {
         let line = line.trim_start();
@@ -216,7 +216,7 @@ fn browser_outcomes(output: &str) -> Vec<Outcome> {
     tests.into_iter().chain(files.into_iter().filter(|file| file.failed)).collect()
 }
 
-/// What was seen of each test so far.
+/// The results of each test so far.
 #[derive(Default)]
 struct Seen {
     tests: BTreeMap<(String, String), Runs>,
@@ -230,7 +230,7 @@ struct Runs {
 }
 
 impl Seen {
-    /// Takes in what `program` printed. True if something failed.
+    /// Adds what `program` printed. True if something failed.
     fn add(&mut self, program: &Program, run: u32, text: &str, ended: &Ended, output: &Path) -> bool {
         let mut outcomes = (program.read)(text);
         let failed = outcomes.iter().any(|outcome| outcome.failed);
@@ -261,7 +261,7 @@ impl Seen {
         self.tests.values().map(|runs| runs.failures.len()).sum()
     }
 
-    /// What failed how often, as Markdown.
+    /// Which tests failed how often, as Markdown.
     fn table(&self, load: bool) -> String {
         let most = self.tests.values().map(|runs| runs.runs).max().unwrap_or(0);
         let beside = if load { format!(" beside `stress-ng {}`", LOAD.join(" ")) } else { String::new() };
@@ -278,7 +278,7 @@ impl Seen {
     }
 }
 
-/// A process with all that it starts; they end with this.
+/// A process and everything it starts; ended on drop.
 struct Group {
     leader: Child,
 }
@@ -307,7 +307,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         let began = Instant::now();
         self.signal(libc::SIGTERM);
-        // What stands still does not hear SIGTERM.
+        // A stopped process does not handle SIGTERM.
         self.signal(libc::SIGCONT);
         while began.elapsed() < GRACE {
             let _ = self.leader.try_wait();
@@ -327,7 +327,7 @@ fn start_load(dir: &Path) -> anyhow::Result<Group> {
     Group::start(&mut command).context("stress-ng (apt install stress-ng)")
 }
 
-/// The kernel's list of events, which some tests read. Gone at the end, if it was not there before.
+/// Mounts tracefs, which some tests read, if it is not mounted; unmounts it on drop.
 struct KernelEvents;
 
 impl KernelEvents {
@@ -354,7 +354,7 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Somebody wants us to end.
+/// Set by an end signal.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note(_: libc::c_int) {
@@ -363,7 +363,7 @@ extern "C" fn note(_: libc::c_int) {
 
 fn stop_on_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores into an atomic, which may be done in a signal handler.
+        // SAFETY: the handler only stores into an atomic, which is async-signal-safe.
         unsafe { libc::signal(signal, note as *const () as libc::sighandler_t) };
     }
 }
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cargo_test_prints() {
+    fn cargo_test_output_is_parsed() {
         let output = "\nrunning 4 tests\ntest a::quick ... ok\ntest b ... FAILED\ntest c - should panic ... ok\n\
                       test slow ... ignored, takes long\n\nfailures:\n\n---- b stdout ----\ntest of mine ... not this\n\n\
                       test result: FAILED. 2 passed; 1 failed; 1 ignored\n";
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_node_prints() {
+    fn node_output_is_parsed() {
         let output = "TAP version 13\n# Subtest: zoom - and back\nok 1 - zoom - and back\n  ---\n  duration_ms: 3\n  ...\n\
                       # Subtest: /x/page.test.mjs\n    not ok 1 - search\n    ok 2 - other # SKIP test name does not match\n\
                       not ok 2 - /x/page.test.mjs\n1..2\n# fail 1\n";
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_of_tests_are_told_from_others() {
+    fn test_programs_are_told_from_others() {
         let message = |test: bool, kind: &str| {
             format!(
                 r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/lab/Cargo.toml","executable":"/t/lab-1",
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_counted_by_test_and_a_crash_is_one() {
+    fn failures_are_counted_per_test_and_a_crash_is_one() {
         let arguments = Vec::new();
         let program = Program {
             name: "lab/guards".to_owned(),
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_started_ends_with_its_children() {
+    fn a_group_ends_with_its_children() {
         let dir = tempfile::tempdir().expect("a directory");
         let pid_file = dir.path().join("pid");
         let script = format!("sleep 600 & echo $! > {0}.part; mv {0}.part {0}; wait", pid_file.display());

@@ -1,4 +1,4 @@
-// Asks the server. Answers are kept for a while, so that going back and forth costs nothing.
+// Requests to the server. Answers are cached, so that going back and forth costs nothing.
 import { useEffect, useRef, useState } from "preact/hooks";
 
 export class ApiError extends Error {
@@ -15,10 +15,10 @@ export function address(path: string, parameters: Parameters = {}): string {
 
 const KEPT = 60;
 const kept = new Map<string, unknown>();
-// Two parts of the page that want the same at the same time ask once; who gives up leaves it to the other.
+// Concurrent requests for the same URL share one fetch; it is aborted only when all callers gave up.
 const asked = new Map<string, { answer: Promise<unknown>; abort: AbortController; wanted: number }>();
 
-// Of a source that grows, answers are out of date when it has grown.
+// Answers are outdated once a live source has grown.
 export function forget(): void { kept.clear(); }
 
 export async function get<T>(url: string, signal?: AbortSignal): Promise<T> {
@@ -41,11 +41,11 @@ async function load<T>(url: string, signal: AbortSignal): Promise<T> {
     answer = await fetch(url, { signal, credentials: "same-origin", headers: { accept: "application/json" } });
   } catch (error) {
     if (signal.aborted) throw error;
-    throw new ApiError(0, "The server does not answer.", "Is `coroner view` still running? If you came through ssh -L, is that connection still open?");
+    throw new ApiError(0, "The server does not respond.", "Is `coroner view` still running? If you came through ssh -L, is that connection still open?");
   }
   const body = await answer.json().catch(() => null);
-  if (!answer.ok) throw new ApiError(answer.status, body?.error ?? `The server answered ${answer.status}.`, body?.what_to_do ?? "");
-  if (body === null) throw new ApiError(answer.status, "The server's answer is not JSON.", "Reload the page. If that does not help, the page and the server have different versions.");
+  if (!answer.ok) throw new ApiError(answer.status, body?.error ?? `The server returned status ${answer.status}.`, body?.what_to_do ?? "");
+  if (body === null) throw new ApiError(answer.status, "The server's answer is not JSON.", "Reload the page. If that does not help, page and server have different versions.");
   kept.set(url, body);
   if (kept.size > KEPT) kept.delete(kept.keys().next().value!);
   return body as T;
@@ -53,8 +53,8 @@ async function load<T>(url: string, signal: AbortSignal): Promise<T> {
 
 export interface Answer<T> { data: T | null; error: ApiError | null; loading: boolean; url: string | null }
 
-// The newest answer for `url`; while a new one is on its way, the last one stays (`loading` says so). `wait` in milliseconds lets
-// a gesture end before the server is asked.
+// The newest answer for `url`; while a new one is loading, the last one stays (`loading` is set). `wait` in milliseconds lets a
+// gesture end before the request.
 export function useApi<T>(url: string | null, wait = 0, generation = 0): Answer<T> {
   const [answer, setAnswer] = useState<Answer<T>>({ data: null, error: null, loading: url !== null, url: null });
   const asked = useRef<string | null>(null);
@@ -72,6 +72,6 @@ export function useApi<T>(url: string | null, wait = 0, generation = 0): Answer<
       }), wait);
     return () => { clearTimeout(timer); abort.abort(); };
   }, [url, generation]);
-  // Asked for something else since: what is shown is the last answer, from the very moment on.
+  // The URL has changed since: mark the shown answer as stale at once.
   return answer.url === url ? answer : { ...answer, loading: url !== null };
 }

@@ -1,4 +1,4 @@
-// What /api/v1 answers (docs/api.md). Times are nanoseconds after the source's start unless they are text.
+// Types of the /api/v1 documents (docs/api.md). Times are nanoseconds after the start of the source unless they are text.
 
 export interface Subject { kind: string; name: string }
 export interface Named { code: string; subject: Subject; by?: string | null; title: string }

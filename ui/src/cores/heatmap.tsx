@@ -1,4 +1,4 @@
-// Time × core. One image of all cells is made when the data comes; scrolling, zooming and pointing only place it anew.
+// Time × core. The data is drawn once into an image of all cells; scrolling, zooming and pointing only reposition it.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { CoreGrid, CoreRow, Source } from "../api/types.ts";
 import { FONT, fitted, useCanvas } from "../paint/canvas.ts";
@@ -126,7 +126,7 @@ export function CoresHeatmap({ grid, source, state, range, whole, compact = fals
     }
   }
 
-  // The average beside the worst: it is what other tools show.
+  // The average, for contrast: it is what other tools show.
   function average(context: CanvasRenderingContext2D, axis: Axis, x0: number, x1: number) {
     const y = AXIS_HEIGHT + 2, h = AVERAGE_HEIGHT - 2;
     context.font = `11px ${FONT}`;
@@ -167,7 +167,7 @@ export function CoresHeatmap({ grid, source, state, range, whole, compact = fals
     }
   }
 
-  // What is being brushed on cores shows which.
+  // Outlines the cores being brushed.
   function boxes(context: CanvasRenderingContext2D, axis: Axis) {
     const live = brushing.get();
     const cores = live ? live.cores ? coresIn(live.cores) : null : state.selection && asked.size ? asked : null;
@@ -196,11 +196,11 @@ export function CoresHeatmap({ grid, source, state, range, whole, compact = fals
       const axis = axisOf(ref.current!.clientWidth, range);
       const row = rowAt(y);
       if (!row) { tip.set(null); return; }
-      if (row === "folded") { tip.set({ x: event.clientX, y: event.clientY, lines: [`${rows.folded.length} quiet cores`, "never 60 % busy, on average below 25 %", "click to show them"] }); return; }
+      if (row === "folded") { tip.set({ x: event.clientX, y: event.clientY, lines: [`${rows.folded.length} quiet cores`, "never 60 % busy, below 25 % on average", "click to show them"] }); return; }
       if (x < axis.left) {
         const held = ownerOver(row);
         tip.set({ x: event.clientX, y: event.clientY, lines: [`core ${row.core}: ${told(mean(row.busy))} busy on average, ${told(highest(row.busy))} at most`,
-          ...(held ? [`${Math.round(held.share * 100)} % of it ${ownerName(grid.owners[held.owner])}`] : []), ...row.serves.map(name => `serves ${name}`), "click: only this core"] });
+          ...(held ? [`${Math.round(held.share * 100)} % of that by ${ownerName(grid.owners[held.owner])}`] : []), ...row.serves.map(name => `serves ${name}`), "click to filter by this core"] });
         return;
       }
       const at = timeAt(axis, x), column = Math.floor((at - grid.from) / (grid.to - grid.from) * grid.columns);

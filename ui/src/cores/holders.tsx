@@ -1,4 +1,4 @@
-// Who had the cores in the selection: the words to the picture.
+// Who used the cores in the selection, as a list.
 import { useMemo } from "preact/hooks";
 import type { CoreGrid } from "../api/types.ts";
 import { css, ownerColour, ownerKey } from "../paint/colour.ts";
@@ -12,7 +12,7 @@ export function Holders({ grid, state }: { grid: CoreGrid; state: State }) {
   if (!all.length) return null;
   return (
     <section class="panel small holders" aria-label="Owners of the cores">
-      <h2>Who had {state.filters.core ? `core ${state.filters.core}` : "the cores"}{state.selection ? " in the selection" : ""}</h2>
+      <h2>Who used {state.filters.core ? `core ${state.filters.core}` : "the cores"}{state.selection ? " in the selection" : ""}</h2>
       <ul>{all.map(holder => {
         const owner = grid.owners[holder.owner]!, key = owner.key ?? ownerKey(owner.comm);
         const on = [...holder.on].filter(([, share]) => share > holder.cores * 0.1).sort((a, b) => b[1] - a[1]).map(([core]) => core);

@@ -3,7 +3,7 @@ import type { CoreGrid, CoreRow } from "../api/types.ts";
 import type { Range } from "../state.ts";
 import { mix, ownerColour, ownerKey, type Palette, type Rgb, type Theme } from "../paint/colour.ts";
 
-// A core is quiet if it is never full and mostly idle. Few cores are always shown: folding two of four helps nobody.
+// A quiet core is never full and mostly idle. A few cores are never folded: folding two of four helps nobody.
 const NEVER_FULL = 60, MOSTLY_IDLE = 25, ALWAYS_SHOWN = 8;
 
 export function mean(values: (number | null)[]): number | null {
@@ -23,7 +23,7 @@ export function isQuiet(row: CoreRow): boolean {
 
 export interface Rows { shown: CoreRow[]; folded: CoreRow[] }
 
-// Worst first, as the server sent them; those asked for stay even if they are quiet.
+// Worst first, as sent by the server; filtered cores stay even if they are quiet.
 export function rowsOf(grid: CoreGrid, all: boolean, asked: Set<number>, most = Infinity): Rows {
   if (all) return { shown: grid.cores, folded: [] };
   const few = grid.cores.length <= ALWAYS_SHOWN;
@@ -32,7 +32,7 @@ export function rowsOf(grid: CoreGrid, all: boolean, asked: Set<number>, most = 
   return { shown, folded: grid.cores.filter(row => !kept.has(row)) };
 }
 
-// "0-3,7" of the filter; what is no list of cores is nobody.
+// Parses the filter "0-3,7"; invalid parts are ignored.
 export function coresIn(filter: string | undefined): Set<number> {
   const out = new Set<number>();
   for (const part of (filter ?? "").split(",")) {
@@ -59,7 +59,7 @@ export function coreList(cores: Iterable<number>): string {
 export type Kind = "user" | "system" | "irq" | "steal";
 export const KINDS: Kind[] = ["user", "system", "irq", "steal"];
 
-// What takes most of a cell.
+// The largest kind of time in a cell.
 export function kindOf(row: CoreRow, column: number): Kind {
   let best: Kind = "user", most = -1;
   for (const kind of KINDS) {
@@ -69,7 +69,7 @@ export function kindOf(row: CoreRow, column: number): Kind {
   return best;
 }
 
-// Fills `height` rows of pixels per core: one is a colour whose strength is how busy it was; more are bars as high as that.
+// Fills `height` rows of pixels per core: a single row shows busy as colour strength, more rows as the height of a bar.
 export function paintRow(pixels: Uint8ClampedArray, width: number, top: number, height: number, row: CoreRow, grid: CoreGrid, by: "kind" | "owner", palette: Palette, owners: Rgb[], cells: Map<number, Rgb> = new Map()): void {
   for (let column = 0; column < grid.columns; column++) {
     const busy = row.busy[column] ?? null;
@@ -81,7 +81,7 @@ export function paintRow(pixels: Uint8ClampedArray, width: number, top: number, 
       let cell = cells.get(key);
       if (!cell) {
         const colour = kind ? palette[kind] : owner >= 0 ? mix(palette.other, owners[owner]!, Math.min(1, 0.25 + share / 100)) : palette.other;
-        // Half-busy cells stay well behind full ones: the full ones are what one looks for.
+        // Half-busy cells are much paler than full ones, so that full ones stand out.
         cell = mix(palette.empty, colour, (busy / 100) ** 1.4);
         cells.set(key, cell);
       }
@@ -114,7 +114,7 @@ function fill(pixels: Uint8ClampedArray, width: number, column: number, top: num
 
 export const ownerColours = (grid: CoreGrid, theme: Theme): Rgb[] => grid.owners.map(owner => ownerColour(owner.key ?? ownerKey(owner.comm), theme));
 
-// Stretches with one owner, to write the name into them.
+// Runs of columns with one owner, to label them.
 export function runs(row: CoreRow): { owner: number; from: number; to: number }[] {
   const out: { owner: number; from: number; to: number }[] = [];
   for (let column = 0; column < row.owner.length; column++) {
@@ -168,7 +168,7 @@ export function holdersOf(grid: CoreGrid, range: Range | null, only: Set<number>
   return [...by.values()].sort((a, b) => b.cores - a.cores);
 }
 
-// For those who hear the page instead of seeing it.
+// For screen readers.
 export function summary(grid: CoreGrid, rows: Rows): string {
   const told = rows.shown.slice(0, 5).map(row => {
     const held = ownerOver(row);

@@ -1,4 +1,4 @@
-// Cores, the time line below them on the same axis, and the flame graph of what was brushed.
+// Cores, the timeline below them on the same axis, and the flame graph of the selection.
 import { address, useApi } from "../api/fetch.ts";
 import type { CoreGrid, Source, Timeline } from "../api/types.ts";
 import { FlamePane } from "../flame/pane.tsx";
@@ -12,7 +12,7 @@ import { Holders } from "./holders.tsx";
 
 interface Props { source: Source; state: State; whole: Range; range: Range; generation: number }
 
-// As many columns as there are pixels, in steps: else each pixel of a resize asks anew.
+// As many columns as pixels, rounded: otherwise every pixel of a resize would send a request.
 export const columnsFor = (width: number): number => Math.min(2400, Math.max(400, Math.round((width - 220) / 200) * 200));
 
 export function CoresView({ source, state, whole, range, generation }: Props) {
@@ -36,12 +36,12 @@ export function CoresView({ source, state, whole, range, generation }: Props) {
   );
 }
 
-// Of a long time not all samples are read to name owners, or none.
+// For long times only some samples, or none, are read to name owners.
 export function OwnersNote({ grid, state }: { grid: CoreGrid | null; state: State }) {
   const part = grid?.owner_part ?? 1;
   if (part >= 1) return null;
-  if (!grid!.owner_source) return <p class="note">Owners are not computed for such a long time; zoom in, or <button class="link" onClick={() => update({ coresBy: "owner" }, true)}>read 1/{Math.round(1 / part)} of the samples</button>.</p>;
-  return <p class="note">{state.coresBy === "owner" ? "Owners are" : "Owners of cores are"} based on 1/{Math.round(1 / part)} of the samples, so some columns have none. Choose a shorter time to see all.</p>;
+  if (!grid!.owner_source) return <p class="note">Owners are not computed for such a long time: zoom in, or <button class="link" onClick={() => update({ coresBy: "owner" }, true)}>read 1/{Math.round(1 / part)} of the samples</button>.</p>;
+  return <p class="note">{state.coresBy === "owner" ? "Owners are" : "Owners of cores are"} based on 1/{Math.round(1 / part)} of the samples, so some columns have none. Choose a shorter time to use all samples.</p>;
 }
 
 export const NoSamples = () => <section class="panel small"><h2>No stack samples</h2><p class="muted">This recording has counters and events but no stacks, so there is no flame graph. The flight recorder (<code>coroner record --dir DIR</code>) samples stacks continuously; <code>perf record -F 999 -a -g</code> files also open here.</p></section>;

@@ -1,4 +1,4 @@
-// Draws what is in sight of a flame graph. Work follows the pixels, not the frames: what is narrower than one is jumped over.
+// Draws the visible part of a flame graph. Work follows the pixels, not the frames: frames narrower than a pixel are skipped.
 import { changeFill, css, frameFill, inkOn, mix, ownerColour, ownerKey, placeFill, type Palette, type Rgb, type Theme } from "../paint/colour.ts";
 import { MONO } from "../paint/canvas.ts";
 import { firstBeyond, type Matches, type Tree } from "./tree.ts";
@@ -8,10 +8,10 @@ const SMALLEST = 2.5, NAMED = 26;
 
 export interface Sight { from: number; to: number; scroll: number }
 
-// Commands have the colour that their cores have.
+// Commands have the same colour as in the cores view.
 export const commandFill = (name: string, theme: Theme): Rgb => ownerColour(ownerKey(name), theme);
 
-// Fill and ink of every name and place, made once for a graph.
+// Fill and text colours by name and place, cached per graph.
 export class Paints {
   private readonly made = new Map<number, { fill: string; ink: string; dim: string; dimInk: string }>();
   constructor(private readonly tree: Tree, private readonly by: "place" | "language", private readonly theme: Theme, private readonly palette: Palette) {}
@@ -28,7 +28,7 @@ export class Paints {
     return paint;
   }
 
-  // The many that are too narrow for a box of their own differ by place only, so that neighbours can be drawn at once.
+  // Frames too narrow for a box differ only by place, so that neighbours can be drawn together.
   crowd(frame: number, matches: Matches | null, hit: string): string {
     if (matches?.hit[frame]) return hit;
     if (this.tree.now) return this.of(frame).dim;
@@ -66,7 +66,7 @@ export function drawFlame(context: CanvasRenderingContext2D, width: number, heig
       if (left >= sight.to) break;
       const x = (left - sight.from) * scale, wide = tree.total[frame]! * scale;
       if (wide < SMALLEST) {
-        // A crowd of narrow ones: one bar as long as they stand together and look alike, pixel by pixel.
+        // Narrow frames: one bar for adjacent ones that look alike.
         const begin = Math.floor(x);
         const crowd = paints.crowd(frame, matches, hit), first = at;
         let end = begin;
@@ -77,7 +77,7 @@ export function drawFlame(context: CanvasRenderingContext2D, width: number, heig
           const next = firstBeyond(tree, level, sight.from + end / scale);
           at = next > at ? next : at + 1;
         }
-        // Rounding may place the last one a pixel too far.
+        // Rounding may put the last one a pixel too far.
         if (at === first) at++;
         context.fillStyle = crowd;
         context.fillRect(begin, y, Math.max(1, end - begin), ROW - 1);

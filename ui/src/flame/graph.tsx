@@ -1,4 +1,4 @@
-// The flame graph under hands: zoom, move, point, search; also by keyboard.
+// The interactive flame graph: zoom, pan, hover, search; also by keyboard.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useCanvas } from "../paint/canvas.ts";
 import { paletteOf } from "../paint/colour.ts";
@@ -49,7 +49,7 @@ export function FlameGraph({ tree, unit, matches, state, label }: Props) {
     return { from: tree.left[frame]!, to: tree.left[frame]! + tree.total[frame]!, scroll: seen ? now : above };
   };
 
-  // Another graph: at once. Another frame of the same graph: a glide, so that the eye can follow.
+  // Jump to a new graph; glide within the same graph, so that the eye can follow.
   const known = useRef<Tree | null>(null);
   useEffect(() => {
     if (known.current === tree) glideTo(sightOf(zoom));
@@ -79,7 +79,7 @@ export function FlameGraph({ tree, unit, matches, state, label }: Props) {
       } else if (deepest() > 0) {
         const before = sight.current.scroll;
         look({ from, to, scroll: scroll + event.deltaY });
-        // At its end the page scrolls on.
+        // At the end of the graph the page scrolls.
         if (sight.current.scroll !== before) event.preventDefault();
       }
     };
@@ -155,6 +155,6 @@ function describe(tree: Tree, frame: number, unit: string, whole: number): strin
   const lines = [nameOf(tree, frame)];
   if (tree.now) lines.push(`${percent(tree.baseline![frame]!)} → ${percent(tree.now[frame]!)} (${points(tree.now[frame]! - tree.baseline![frame]!)})`);
   else lines.push(`${percent(share)} of this selection${unit === "ns" ? `, ${told(tree.total[frame]!, "ns")}` : `, ${told(tree.total[frame]!, "")} samples`}`);
-  if (frame > 0) lines.push(`${percent(own)} in itself · ${PLACES[tree.place[frame]!] ?? "?"}${tree.depth[frame]! > 1 ? ` · ${pathOf(tree, frame)[0]}` : ""}`);
+  if (frame > 0) lines.push(`${percent(own)} own · ${PLACES[tree.place[frame]!] ?? "?"}${tree.depth[frame]! > 1 ? ` · ${pathOf(tree, frame)[0]}` : ""}`);
   return lines;
 }

@@ -1,4 +1,4 @@
-// Flame graph of the selection with everything around it: search, difference, risers, functions, export.
+// The flame graph of the selection with search, difference, risers, functions and export.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { address, useApi } from "../api/fetch.ts";
 import type { DifferenceColumns, FlameColumns, Riser, Source } from "../api/types.ts";
@@ -15,11 +15,11 @@ import { differenceTree, functionsOf, matchesOf, nameOf, percent, points, search
 export function FlamePane({ source, state, generation }: { source: Source; state: State; generation: number }) {
   const difference = state.base !== null;
   const url = difference ? address("flame-difference", compared(state)) : address("flame", { ...selected(state), invert: state.inverted ? 1 : undefined });
-  // Of very many samples a part is read, unless somebody wants all of just this selection.
+  // Of very many samples only a part is read, unless the user asks for all of this selection.
   const [exact, setExact] = useState("");
   const answer = useApi<FlameColumns & DifferenceColumns>(exact === url ? `${url}${url.includes("?") ? "&" : "?"}exact=1` : url, 40, generation);
   const [widths, setWidths] = useState<"now" | "baseline">("now");
-  // Which shape an answer has is told by its own columns: the one before may still be shown.
+  // The columns tell the kind of answer: the previous one may still be shown.
   const tree = useMemo<Tree | null>(() => answer.data ? "baseline" in answer.data.nodes ? differenceTree(answer.data, widths) : treeOf(answer.data) : null, [answer.data, widths]);
   const search = useMemo(() => searchOf(state.search), [state.search]);
   const matches = useMemo(() => tree && matchesOf(tree, search), [tree, search]);
@@ -47,13 +47,13 @@ export function FlamePane({ source, state, generation }: { source: Source; state
         </label>
       </header>
       <div class="tools">
-        <button aria-pressed={state.inverted} onClick={() => update({ inverted: !state.inverted })} title="Invert: from the most expensive functions to their callers (i)">Inverted</button>
+        <button aria-pressed={state.inverted} onClick={() => update({ inverted: !state.inverted })} title="Invert: from the most expensive functions down to their callers (i)">Inverted</button>
         <span class="choice" role="radiogroup" aria-label="Colours">
           <button role="radio" aria-checked={state.flameBy === "place"} disabled={difference} onClick={() => update({ flameBy: "place" }, true)}>Kernel / user</button>
           <button role="radio" aria-checked={state.flameBy === "language"} disabled={difference} onClick={() => update({ flameBy: "language" }, true)}>Language</button>
         </span>
         <Compare state={state} source={source} />
-        {difference && <button aria-pressed={widths === "baseline"} onClick={() => setWidths(widths === "now" ? "baseline" : "now")} title="Use the widths of the other side, to see what is gone (b)">Widths: {widths === "now" ? "selection" : "baseline"}</button>}
+        {difference && <button aria-pressed={widths === "baseline"} onClick={() => setWidths(widths === "now" ? "baseline" : "now")} title="Switch sides, to see what is gone (b)">Widths: {widths === "now" ? "selection" : "baseline"}</button>}
         <button aria-pressed={list} onClick={() => setList(!list)} title="Table of functions by own time">Functions</button>
         <details class="menu" onFocusOut={event => { if (!event.currentTarget.contains(event.relatedTarget as Node | null)) event.currentTarget.open = false; }}>
           <summary>Export this selection</summary>
@@ -69,8 +69,8 @@ export function FlamePane({ source, state, generation }: { source: Source; state
         </div>
         : <Waiting what="Reading samples" tall />}
       {difference && answer.data && "risers" in answer.data && <Risers risers={answer.data.risers} against={state.base === "rest" ? "the rest" : "the baseline"} />}
-      {(answer.data?.pruned?.nodes ?? 0) > 0 && <p class="note">{answer.data!.pruned!.nodes.toLocaleString("en")} frames below {percent(answer.data!.pruned!.min_share)} are not drawn; a shorter time or a filter brings them out, exports have them.</p>}
-      {(answer.data?.part ?? 1) < 1 && <p class="note part">{inPart(answer.data!.part!)} of {difference ? "the selection's" : "its"} samples {answer.data!.baseline_part !== undefined && answer.data!.baseline_part < 1 ? <>and {inPart(answer.data!.baseline_part)} of the baseline's were</> : "was"} read, in whole pieces spread evenly over the time: what was short may be missing. <button class="link" onClick={() => setExact(url)}>Read all</button> (may take long), or choose a shorter time.</p>}
+      {(answer.data?.pruned?.nodes ?? 0) > 0 && <p class="note">{answer.data!.pruned!.nodes.toLocaleString("en")} frames below {percent(answer.data!.pruned!.min_share)} are not drawn. Choose a shorter time or a filter to see them; exports include them.</p>}
+      {(answer.data?.part ?? 1) < 1 && <p class="note part">{inPart(answer.data!.part!)} of {difference ? "the selection's" : "its"} samples {answer.data!.baseline_part !== undefined && answer.data!.baseline_part < 1 ? <>and {inPart(answer.data!.baseline_part)} of the baseline's were</> : "was"} read, in chunks spread evenly over the time: short events may be missing. <button class="link" onClick={() => setExact(url)}>Read all</button> (may take a while), or choose a shorter time.</p>}
     </section>
   );
 }
@@ -90,11 +90,11 @@ function Compare({ state, source }: { state: State; source: Source }) {
   const rest = hasRest(state);
   return (
     <span class="choice" role="group" aria-label="Difference">
-      <button aria-pressed={state.base === "rest"} disabled={!rest} title={rest ? "What is more here than in the rest of the time (d)" : "Select a range first to compare it with the rest"}
+      <button aria-pressed={state.base === "rest"} disabled={!rest} title={rest ? "Show what takes a larger share here than in the rest (d)" : "Select a range first to compare it with the rest"}
         onClick={() => update({ base: state.base === "rest" ? null : "rest" })}>Compare with the rest</button>
       {state.base !== null && state.base !== "rest"
-        ? <button aria-pressed={true} onClick={() => update({ base: null })} title="No comparison">Against {clock(state.base.from, source.start_time, 1e8)}, {duration(state.base.to - state.base.from)} ✕</button>
-        : <button disabled={!state.selection} title={state.selection ? "Keep this selection as baseline B, then select A" : "Select a range first"} onClick={() => update({ base: state.selection, selection: null })}>Set as baseline</button>}
+        ? <button aria-pressed={true} onClick={() => update({ base: null })} title="Stop comparing">Against {clock(state.base.from, source.start_time, 1e8)}, {duration(state.base.to - state.base.from)} ✕</button>
+        : <button disabled={!state.selection} title={state.selection ? "Use this selection as the baseline, then select what to compare" : "Select a range first"} onClick={() => update({ base: state.selection, selection: null })}>Set as baseline</button>}
     </span>
   );
 }
@@ -109,7 +109,7 @@ function Legend({ tree, state, difference }: { tree: Tree; state: State; differe
     }
     return LANGUAGES.filter(language => (seen.get(language) ?? 0) > 0);
   }, [tree]);
-  if (difference) return <span class="legend"><i style={{ background: css(changeFill(0, 1, theme)) }} />less <i style={{ background: css(changeFill(0.5, 0.5, theme)) }} />same <i style={{ background: css(changeFill(1, 0, theme)) }} />more than before</span>;
+  if (difference) return <span class="legend"><i style={{ background: css(changeFill(0, 1, theme)) }} />less <i style={{ background: css(changeFill(0.5, 0.5, theme)) }} />same <i style={{ background: css(changeFill(1, 0, theme)) }} />more than in the baseline</span>;
   if (state.flameBy === "language") return <span class="legend">{languages.map(language => <span key={language}><i style={{ background: css(languageFill(language, theme)) }} />{language}</span>)}</span>;
   const seen = new Set(tree.place);
   return <span class="legend">{([["user", 1], ["kernel", 2], ["generated", 3]] as const).filter(([, place]) => seen.has(place)).map(([name, place]) => <span key={name}><i style={{ background: css(placeFill(place, theme)) }} />{name}</span>)}</span>;
@@ -132,13 +132,13 @@ function Functions({ tree, inside }: { tree: Tree; inside: number }) {
 }
 
 export function Risers({ risers, against }: { risers: Riser[]; against: string }) {
-  if (!risers.length) return <p class="note">Nothing rose against {against} beyond chance.</p>;
+  if (!risers.length) return <p class="note">Nothing rose compared with {against}, beyond chance.</p>;
   const most = Math.max(...risers.map(riser => Math.max(riser.now, riser.baseline)), 0.0001);
   return (
     <div class="risers">
-      <h3>What rose against {against}</h3>
+      <h3>What rose compared with {against}</h3>
       <table>
-        <thead><tr><th scope="col">what</th><th scope="col">was → is, share of the time</th><th scope="col" class="number">change</th><th scope="col">mostly in</th></tr></thead>
+        <thead><tr><th scope="col">what</th><th scope="col">share of the time: before → now</th><th scope="col" class="number">change</th><th scope="col">mostly in</th></tr></thead>
         <tbody>{risers.slice(0, 20).map(riser => <tr key={riser.what + riser.name}>
           <td><button class="link mono" onClick={() => update({ search: `^${riser.name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$` })}>{riser.name}</button> <small>{riser.what === "command" ? "command" : "kernel function"}</small></td>
           <td class="pair"><span class="was" style={{ width: `${riser.baseline / most * 100}%` }} /><span class="is" style={{ width: `${riser.now / most * 100}%` }} /><span class="numbers">{percent(riser.baseline)} → <b>{percent(riser.now)}</b></span></td>
@@ -152,5 +152,5 @@ export function Risers({ risers, against }: { risers: Riser[]; against: string }
 function spoken(tree: Tree, difference: boolean): string {
   const top = functionsOf(tree).slice(0, 5);
   const widest = Array.from(tree.levels[1] ?? []).slice(0, 3).map(frame => `${nameOf(tree, frame)} ${percent(tree.total[frame]! / (tree.total[0] || 1))}`);
-  return `Flame graph${difference ? " of a difference" : ""}, ${tree.count} frames. Widest: ${widest.join(", ") || "nothing"}. Most of their own time: ${top.map(one => `${one.name} ${percent(one.own)}`).join(", ") || "nothing"}.`;
+  return `Flame graph${difference ? " of a difference" : ""}, ${tree.count} frames. Widest: ${widest.join(", ") || "nothing"}. Most own time: ${top.map(one => `${one.name} ${percent(one.own)}`).join(", ") || "nothing"}.`;
 }

@@ -1,11 +1,11 @@
-// The selection as the server wants to hear it. Pure.
+// The selection as query parameters. Pure.
 import type { Parameters } from "../api/fetch.ts";
 import type { Range, State } from "../state.ts";
 
 const milliseconds = (ns: number) => `${Number((ns / 1e6).toFixed(3))}ms`;
 export const bandText = (band: Range): string => `${milliseconds(band.from)}..${milliseconds(band.to)}`;
 
-// The flame graph is of what was brushed; without that, of what the axis shows.
+// The flame graph shows the selection; without one, the visible range.
 export function selected(state: State): Parameters {
   const range = state.selection ?? state.range;
   return { from: range?.from, to: range?.to, band: state.band ? bandText(state.band) : undefined, ...state.filters };
@@ -16,7 +16,7 @@ export function compared(state: State): Parameters {
   return { ...selected(state), base_from: state.base?.from, base_to: state.base?.to, invert: state.inverted ? 1 : undefined };
 }
 
-// There is a rest only if the selection leaves something out.
+// There is a rest only if the selection is not everything.
 export const hasRest = (state: State): boolean => !!(state.selection ?? state.range ?? state.band);
 
 export const FORMATS = [

@@ -1,13 +1,13 @@
-// A flame graph as columns of numbers, and where each frame lies. Pure; 100,000 frames are laid out in some milliseconds.
+// A flame graph as columns of numbers, with the position of each frame. Pure; 100,000 frames are laid out in milliseconds.
 import type { DifferenceColumns, FlameColumns } from "../api/types.ts";
 
 export interface Tree {
   names: string[];
   count: number;
   name: Int32Array; parent: Int32Array; place: Uint8Array;
-  total: Float64Array; own: Float64Array;             // what widths show
-  now: Float64Array | null; baseline: Float64Array | null;   // of a difference: shares of each side
-  left: Float64Array;                                 // where it begins, in the unit of `total`
+  total: Float64Array; own: Float64Array;             // shown as widths
+  now: Float64Array | null; baseline: Float64Array | null;   // only for a difference: shares of each side
+  left: Float64Array;                                 // left edge, in the unit of `total`
   depth: Int32Array;
   levels: Int32Array[];                               // frames of each depth, from left to right
 }
@@ -16,11 +16,11 @@ interface Columns { names: string[]; name: ArrayLike<number>; parent: ArrayLike<
 
 const PLACES: Record<string, number> = { u: 1, k: 2, j: 3 };
 const codes = (letters: string[]): number[] => letters.map(letter => PLACES[letter] ?? 0);
-// Labels carry what folded stacks mark places with; here the colour tells it.
+// Removes the place marks of folded stacks: the colour shows the place.
 const plain = (names: string[]): string[] => names.map(name => name.replace(/_\[[kij]\]$/, ""));
 
 export const treeOf = ({ names, nodes }: FlameColumns): Tree => layOut({ names: plain(names), ...nodes, place: codes(nodes.place) });
-// Widths are of the selection, or of what it is compared with: there one sees what is gone.
+// Widths of the selection or of the baseline, which shows what is gone.
 export const differenceTree = ({ names, nodes }: DifferenceColumns, widths: "now" | "baseline"): Tree => layOut({
   names: plain(names), name: nodes.name, parent: nodes.parent, place: codes(nodes.place), total: nodes[widths], own: widths === "now" ? nodes.own_now : nodes.own_baseline, now: nodes.now, baseline: nodes.baseline,
 });
@@ -29,7 +29,7 @@ export function layOut(columns: Columns): Tree {
   const count = columns.name.length;
   const parent = Int32Array.from(columns.parent), total = Float64Array.from(columns.total);
   const depth = new Int32Array(count), left = new Float64Array(count);
-  // Children of each frame side by side, by counting.
+  // Groups children by parent with a counting sort.
   const first = new Int32Array(count + 1);
   for (let at = 1; at < count; at++) first[parent[at]! + 1]!++;
   for (let at = 0; at < count; at++) first[at + 1]! += first[at]!;
@@ -42,7 +42,7 @@ export function layOut(columns: Columns): Tree {
     const below: number[] = [];
     for (const frame of level) {
       const own = children.subarray(first[frame]!, first[frame + 1]!);
-      // The widest first: what matters is at the left, in every graph.
+      // Widest first, so that what matters is on the left.
       if (own.length > 1) own.sort((a, b) => total[b]! - total[a]! || a - b);
       let x = left[frame]!;
       for (const child of own) {
@@ -63,7 +63,7 @@ export function layOut(columns: Columns): Tree {
 
 export const nameOf = (tree: Tree, frame: number): string => tree.names[tree.name[frame]!] ?? "?";
 
-// First frame of a level that reaches beyond x.
+// The first frame of a level that extends beyond x.
 export function firstBeyond(tree: Tree, level: Int32Array, x: number): number {
   let [low, high] = [0, level.length];
   while (low < high) {
@@ -81,7 +81,7 @@ export function frameAt(tree: Tree, depth: number, x: number): number {
 }
 
 export interface Search { expression: RegExp; plain: boolean }
-// An expression; small letters match both cases. What is no expression is looked for as it stands.
+// A regular expression; lower case matches both cases. Invalid expressions are searched for literally.
 export function searchOf(text: string): Search | null {
   if (!text) return null;
   const flags = text === text.toLowerCase() ? "i" : "";
@@ -90,7 +90,7 @@ export function searchOf(text: string): Search | null {
 
 export interface Matches { hit: Uint8Array; frames: number; share: number; baseline: number | null; order: number[] }
 
-// The share of stacks with a frame that matches: each counts once, however many of its frames match.
+// The share of stacks with a matching frame: each counts once, however many of its frames match.
 export function matchesOf(tree: Tree, search: Search | null): Matches | null {
   if (!search) return null;
   const byName = new Uint8Array(tree.names.length);
@@ -113,7 +113,7 @@ export function matchesOf(tree: Tree, search: Search | null): Matches | null {
 
 export interface Function { name: string; place: number; own: number; total: number; change: number | null }
 
-// Functions by the time spent in themselves. Of a function that calls itself the time with callees counts once.
+// Functions by own time. For recursive functions the time with callees counts once.
 export function functionsOf(tree: Tree, inside = 0): Function[] {
   const by = new Map<number, Function>();
   const open = new Int32Array(tree.names.length);
@@ -146,7 +146,7 @@ export function functionsOf(tree: Tree, inside = 0): Function[] {
 export const percent = (share: number): string => share === 0 ? "0 %" : share >= 0.9995 ? "100 %" : share < 0.001 ? `${(share * 100).toFixed(3)} %` : share < 0.1 ? `${(share * 100).toFixed(2)} %` : `${(share * 100).toFixed(1)} %`;
 export const points = (by: number): string => `${by >= 0 ? "+" : "−"}${(Math.abs(by) * 100).toFixed(Math.abs(by) < 0.001 ? 3 : 2)} points`;
 
-// Path from the root, for those who hear it.
+// Names from the root to the frame.
 export function pathOf(tree: Tree, frame: number): string[] {
   const path: string[] = [];
   for (let at = frame; at > 0; at = tree.parent[at]!) path.unshift(nameOf(tree, at));

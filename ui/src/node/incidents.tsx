@@ -1,4 +1,4 @@
-// Incidents that the flight recorder froze: the list, and one of them with its verdict and what rose.
+// The flight recorder's incidents: the list, and one of them with its verdict and risers.
 import { address, useApi } from "../api/fetch.ts";
 import type { Incident, IncidentReport } from "../api/types.ts";
 import { Risers } from "../flame/pane.tsx";
@@ -32,14 +32,14 @@ function Report({ number, source, state, generation, known }: { number: number; 
   return (
     <div class="report">
       {known && <section class="panel"><header class="bar"><h2>Incident {number}</h2><span class="about">{when(known.triggered)}</span><span class="grow" />
-        {inside && <button onClick={() => update({ view: "cores", range: { from: Math.max(0, from), to: Math.min(source.length_ns, to) }, selection: { from: Math.max(0, at - 3e9), to: Math.min(source.length_ns, at + 3e9) }, filters: known.core !== null ? { core: String(known.core) } : {} })}>See it in time</button>}</header>
+        {inside && <button onClick={() => update({ view: "cores", range: { from: Math.max(0, from), to: Math.min(source.length_ns, to) }, selection: { from: Math.max(0, at - 3e9), to: Math.min(source.length_ns, at + 3e9) }, filters: known.core !== null ? { core: String(known.core) } : {} })}>Show on the time axis</button>}</header>
         <p>{known.text}</p>{known.error && <p class="bad">{known.error}</p>}</section>}
       {error ? <section class="panel"><Failure error={error} /></section> : !data ? <section class="panel"><Waiting what="Reading the incident" tall /></section> : <>
         {data.unreadable && <section class="panel"><p class="bad">{data.unreadable}</p></section>}
         {data.diagnosis?.verdicts.map((verdict, index) => <VerdictView key={keyOf(verdict.root_cause)} verdict={verdict} diagnosis={data.diagnosis!} number={index + 1} shown={state.shown} onShow={key => update({ shown: key }, true)} />)}
-        {data.diagnosis && !data.diagnosis.verdicts.length && <section class="panel calm"><h2>{data.diagnosis.conclusion === "nothing wrong" ? "Nothing wrong in what was seen." : "Its cause was not found."}</h2><ul class="plain">{data.diagnosis.findings.map((finding, index) => <li key={index}>{finding.title}</li>)}</ul></section>}
+        {data.diagnosis && !data.diagnosis.verdicts.length && <section class="panel calm"><h2>{data.diagnosis.conclusion === "nothing wrong" ? "Nothing wrong in what was seen." : "No cause found."}</h2><ul class="plain">{data.diagnosis.findings.map((finding, index) => <li key={index}>{finding.title}</li>)}</ul></section>}
         <section class="panel"><Risers risers={data.risers} against="the hour before" />
-          {data.missing_samples.length > 0 && <p class="note">Samples are missing: {data.missing_samples.map(one => `core ${one.core} ${one.lost} lost${one.throttled_ms ? `, throttled for ${one.throttled_ms} ms` : ""}`).join("; ")}.</p>}</section>
+          {data.missing_samples.length > 0 && <p class="note">Samples are missing: {data.missing_samples.map(one => `core ${one.core}: ${one.lost} lost${one.throttled_ms ? `, sampling throttled for ${one.throttled_ms} ms` : ""}`).join("; ")}.</p>}</section>
       </>}
     </div>
   );

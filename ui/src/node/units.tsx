@@ -1,4 +1,4 @@
-// The audit: what runs here, what it costs, what should not be there.
+// The audit: what runs here, what it costs, what should not run here.
 import { useMemo, useState } from "preact/hooks";
 import { address, useApi } from "../api/fetch.ts";
 import type { Judgement, Unit, Units } from "../api/types.ts";
@@ -8,10 +8,10 @@ import { update, type State } from "../state.ts";
 
 type Order = "cost" | "name" | "restarts" | "zombies" | "memory";
 
-// One or two dead cgroups after a boot are everybody's.
+// One or two dead cgroups after a boot are normal.
 const LEAVES_MANY = 10;
 
-// Worth a look: loops, churns, judged unused or in conflict, failed, or leaves dead cgroups.
+// Notable: crashloops, churns, judged unused or in conflict, failed, or leaves dead cgroups.
 export function isNotable(unit: Unit, judgement: Judgement | undefined): boolean {
   return !!unit.loop || !!unit.churn?.length || (unit.cost.zombies ?? 0) >= LEAVES_MANY || unit.active_state === "failed" || ["unused", "conflict"].includes(judgement?.verdict ?? unit.verdict ?? "");
 }
@@ -25,7 +25,7 @@ export function UnitsView({ state, generation }: { state: State; generation: num
     if (!data) return [];
     const kept = data.units.filter(unit => text ? unit.name.toLowerCase().includes(text.toLowerCase()) : state.all || state.shown === `u:${unit.name}` || isNotable(unit, judged.get(unit.name)) || (unit.cost.cores ?? 0) >= 0.001);
     const by: Record<Order, (unit: Unit) => number> = { cost: unit => unit.cost.cores ?? -1, restarts: unit => unit.cost.restarts ?? unit.restarts ?? -1, zombies: unit => unit.cost.zombies ?? -1, memory: unit => unit.cost.memory_bytes ?? -1, name: () => 0 };
-    // As the server sent them is what costs most first; the sort keeps that among equals.
+    // The server sends the most expensive first; the stable sort keeps that among equals.
     return order === "cost" ? kept : order === "name" ? [...kept].sort((a, b) => a.name.localeCompare(b.name)) : [...kept].sort((a, b) => by[order](b) - by[order](a));
   }, [data, order, text, state.all, state.shown]);
   if (error) return <section class="panel"><Failure error={error} /></section>;
@@ -37,11 +37,11 @@ export function UnitsView({ state, generation }: { state: State; generation: num
       {data.findings.length > 0 && <section class="panel" aria-label="Findings about units"><header class="bar"><h2>Found</h2></header><ul class="plain findings">{data.findings.map((finding, at) => <li key={at}><FindingView finding={finding} /></li>)}</ul></section>}
       {bad.length > 0 && <section class="panel" aria-label="Agents that should not be here"><header class="bar"><h2>Should not run here</h2></header><ul class="plain">{bad.map(one => <li key={one.unit}><JudgementView judgement={one} /></li>)}</ul></section>}
       <section class="panel" aria-label="Units">
-        <header class="bar"><h2>Units</h2><span class="about">{rows.length} of {data.units.length}{!data.systemd ? " · systemd could not be asked" : ""}</span><span class="grow" />
+        <header class="bar"><h2>Units</h2><span class="about">{rows.length} of {data.units.length}{!data.systemd ? " · systemd could not be queried" : ""}</span><span class="grow" />
           <label class="search"><input type="search" placeholder="unit" aria-label="Find a unit" value={text} onInput={event => setText(event.currentTarget.value)} /></label>
           <button aria-pressed={state.all} onClick={() => update({ all: !state.all }, true)} title="Also show units without cost or problems (a)">Show all</button></header>
-        {rows.length === 0 ? <p class="muted">{data.units.length ? "None that costs anything or does anything wrong." : "No unit was seen."}</p> : <div class="wide"><table class="units">
-          <thead><tr>{head("name", "unit")}{head("cost", "CPU")}{head("memory", "memory")}{head("restarts", "restarts")}{head("zombies", "dead cgroups")}<th scope="col">state</th><th scope="col">enabled</th><th scope="col">package</th><th scope="col">judged</th></tr></thead>
+        {rows.length === 0 ? <p class="muted">{data.units.length ? "No unit uses CPU or has a problem." : "No units seen."}</p> : <div class="wide"><table class="units">
+          <thead><tr>{head("name", "unit")}{head("cost", "CPU")}{head("memory", "memory")}{head("restarts", "restarts")}{head("zombies", "dead cgroups")}<th scope="col">state</th><th scope="col">enabled</th><th scope="col">package</th><th scope="col">verdict</th></tr></thead>
           <tbody>{rows.slice(0, 400).map(unit => <UnitRow key={unit.name} unit={unit} judgement={judged.get(unit.name)} marked={state.shown === `u:${unit.name}`} />)}</tbody>
         </table></div>}
         <NotSeen of={data.unseen} />
@@ -65,9 +65,9 @@ function UnitRow({ unit, judgement, marked }: { unit: Unit; judgement: Judgement
 function JudgementView({ judgement }: { judgement: Judgement }) {
   return (
     <div class="judgement">
-      <p><b class="mono">{judgement.unit}</b> · {judgement.what} · <span class={`certainty ${judgement.certainty === "sure" ? "proven" : judgement.certainty}`}>{judgement.verdict}, {judgement.certainty}</span>{judgement.harm === "seen" && <span class="muted"> · harm was seen</span>}</p>
+      <p><b class="mono">{judgement.unit}</b> · {judgement.what} · <span class={`certainty ${judgement.certainty === "sure" ? "proven" : judgement.certainty}`}>{judgement.verdict}, {judgement.certainty}</span>{judgement.harm === "seen" && <span class="muted"> · harm seen</span>}</p>
       <ul class="plain">{judgement.why.map((reason, at) => <li key={at}><Words text={reason.text} />{reason.source && <span class="mono muted"> {reason.source}</span>}</li>)}</ul>
-      {judgement.safe_step && <p>{judgement.report_only ? <Words text={judgement.safe_step} /> : <Command text={judgement.safe_step} />}{judgement.does_not_fix && <span class="muted"> It does not fix: {judgement.does_not_fix}</span>}</p>}
+      {judgement.safe_step && <p>{judgement.report_only ? <Words text={judgement.safe_step} /> : <Command text={judgement.safe_step} />}{judgement.does_not_fix && <span class="muted"> Does not fix: {judgement.does_not_fix}</span>}</p>}
     </div>
   );
 }

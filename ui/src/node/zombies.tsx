@@ -1,4 +1,4 @@
-// Dead memory cgroups: how many, how they grow, who made them, what keeps them.
+// Dead memory cgroups: how many, how they grow, who created them, what keeps them.
 import { useState } from "preact/hooks";
 import { address, useApi } from "../api/fetch.ts";
 import type { Source, ZombieGroup, Zombies } from "../api/types.ts";
@@ -12,7 +12,7 @@ import { duration, place } from "../time/axis.ts";
 import { axisOf } from "../time/gestures.ts";
 import { AXIS_HEIGHT, drawAxis } from "../time/paint.ts";
 
-const FROM: Record<string, string> = { births: "created in the last hour", watched: "while it was watched", "since-boot": "on average since boot" };
+const FROM: Record<string, string> = { births: "created in the last hour", watched: "while watching", "since-boot": "on average since boot" };
 
 export function ZombiesView({ source, whole, generation }: { source: Source; whole: Range; generation: number }) {
   const { data, error } = useApi<Zombies>(address("zombies"), 0, generation);
@@ -22,13 +22,13 @@ export function ZombiesView({ source, whole, generation }: { source: Source; who
   return (
     <>
       <section class="panel" aria-label="Dead memory cgroups">
-        <header class="bar"><h2>Dead memory cgroups</h2><span class="about">told by {data.method} · {when(data.at)}</span></header>
+        <header class="bar"><h2>Dead memory cgroups</h2><span class="about">method: {data.method} · {when(data.at)}</span></header>
         <ul class="numbers">
           <li><b>{count(data.dead)}</b><span>dead</span></li><li><b>{count(data.live)}</b><span>live</span></li><li><b>{data.bytes ? bytes(data.bytes.total) : "?"}</b><span>held by dead cgroups</span></li>
-          {grown && <li><b>{count(grown.more)}</b><span>more in {duration(Math.round(grown.ns / 1e9) * 1e9)}, while it was watched</span></li>}
+          {grown && <li><b>{count(grown.more)}</b><span>more after {duration(Math.round(grown.ns / 1e9) * 1e9)} of watching</span></li>}
           {data.per_hour_from === "births" ? <li><b>{count(data.per_hour)}</b><span>of them were created within the last hour</span></li>
             : !grown && <li><b>{rate(data.per_hour)}</b><span>more{data.per_hour_from ? `, ${FROM[data.per_hour_from] ?? data.per_hour_from}` : ""}</span></li>}
-          {data.churn && <li><b>{count(data.churn.born)}</b><span>born while watched, {count(data.churn.removed)} removed, {count(data.churn.freed)} freed</span></li>}
+          {data.churn && <li><b>{count(data.churn.born)}</b><span>created while watching, {count(data.churn.removed)} removed, {count(data.churn.freed)} freed</span></li>}
         </ul>
         {data.growth && data.growth.at.length > 1 && <Growth growth={data.growth} source={source} whole={whole} />}
         {data.cost && data.cost.lines.length > 0 && <><h3>Their cost on this node</h3><ul class="plain">{data.cost.lines.map((line, at) => <li key={at}>{line.text}{!line.measured && <span class="muted"> (not measured{line.how_to_measure ? <>: <Words text={line.how_to_measure} /></> : ""})</span>}</li>)}</ul></>}
@@ -39,7 +39,7 @@ export function ZombiesView({ source, whole, generation }: { source: Source; who
         {data.groups.length === 0 ? <p class="muted">None.</p> : <ul class="plain groups">{data.groups.slice(0, 200).map((group, at) => <li key={at}><Group group={group} most={data.groups[0]?.dead ?? 1} first={at === 0} /></li>)}</ul>}
       </section>
       {data.makers.length > 0 && <section class="panel" aria-label="What creates and removes cgroups"><header class="bar"><h2>What creates and removes cgroups</h2></header>
-        <table><thead><tr><th scope="col">process</th><th scope="col">through</th><th scope="col">below, as</th><th scope="col" class="number">born</th><th scope="col" class="number">removed</th><th scope="col" class="number">a minute</th><th scope="col">unit</th></tr></thead>
+        <table><thead><tr><th scope="col">process</th><th scope="col">via</th><th scope="col">parent, pattern</th><th scope="col" class="number">created</th><th scope="col" class="number">removed</th><th scope="col" class="number">per minute</th><th scope="col">unit</th></tr></thead>
           <tbody>{data.makers.slice(0, 30).map((maker, at) => <tr key={at}><td class="mono">{maker.comm}[{maker.pid}]{maker.parent_comm ? ` of ${maker.parent_comm}` : ""}</td><td class="mono">{maker.via ?? ""}{maker.processes > 1 ? ` (${count(maker.processes)} processes)` : ""}</td><td class="mono">{maker.parent} {maker.pattern}</td><td class="number">{count(maker.born)}</td><td class="number">{count(maker.removed)}</td><td class="number">{count(Math.round(maker.per_minute))}</td><td>{maker.made_unit ?? maker.unit ?? ""}</td></tr>)}</tbody></table>
       </section>}
     </>
@@ -56,11 +56,11 @@ function Group({ group, most, first }: { group: ZombieGroup; most: number; first
         <b class="amount">{count(group.dead)}</b><span class="text mono">{group.parent} <b>{group.pattern}</b></span><span class="muted">{group.unit ?? (group.pod_uid ? `pod ${group.pod_uid}` : "")}</span><span class="amount">{group.bytes ? bytes(group.bytes.total) : "?"}</span>
       </button>
       {open && <div class="opened">
-        <p>{group.oldest && <>Born {when(group.oldest)} … {when(group.newest)}. </>}{group.per_hour !== null && (group.per_hour_from === "births" ? <>{count(group.per_hour)} of them within the last hour. </> : <>{rate(group.per_hour)} more{group.per_hour_from ? ` (${FROM[group.per_hour_from] ?? group.per_hour_from})` : ""}. </>)}Such as <span class="mono">{group.example}</span>.</p>
-        {kinds.length > 0 && <p>Hold {kinds.map(([kind, value]) => `${bytes(value)} ${KIND[kind] ?? kind}`).join(", ")}{group.bytes_are_partial ? " (of some of them it cannot be told)" : ""}.</p>}
+        <p>{group.oldest && <>Created {when(group.oldest)} … {when(group.newest)}. </>}{group.per_hour !== null && (group.per_hour_from === "births" ? <>{count(group.per_hour)} of them within the last hour. </> : <>{rate(group.per_hour)} more{group.per_hour_from ? ` (${FROM[group.per_hour_from] ?? group.per_hour_from})` : ""}. </>)}Example: <span class="mono">{group.example}</span>.</p>
+        {kinds.length > 0 && <p>They hold {kinds.map(([kind, value]) => `${bytes(value)} ${KIND[kind] ?? kind}`).join(", ")}{group.bytes_are_partial ? " (unknown for some of them)" : ""}.</p>}
         {group.pinned_by.length > 0 && <><h4>Kept by</h4><table><thead><tr><th scope="col">file</th><th scope="col">on</th><th scope="col" class="number">holds</th><th scope="col" class="number">dead</th></tr></thead><tbody>{group.pinned_by.slice(0, 12).map((file, at) => <tr key={at}><td class="mono">{file.name}</td><td>{file.filesystem}</td><td class="number">{bytes(file.bytes)}</td><td class="number">{count(file.dead)}</td></tr>)}</tbody></table>{group.pinned_by.length > 12 && <p class="note">and {count(group.pinned_by.length - 12)} more files</p>}</>}
-        {group.pinned_otherwise.length > 0 && <p>Besides: {group.pinned_otherwise.map(one => `${one.what} ${bytes(one.bytes)} (${count(one.dead)})`).join(", ")}.</p>}
-        {group.makers.length > 0 && <p>Made by {group.makers.slice(0, 3).map(maker => `${maker.comm}[${maker.pid}]${maker.made_unit ? ` for ${maker.made_unit}` : ""} (${count(maker.born)})`).join(", ")}.</p>}
+        {group.pinned_otherwise.length > 0 && <p>Also kept by: {group.pinned_otherwise.map(one => `${one.what} ${bytes(one.bytes)} (${count(one.dead)})`).join(", ")}.</p>}
+        {group.makers.length > 0 && <p>Created by {group.makers.slice(0, 3).map(maker => `${maker.comm}[${maker.pid}]${maker.made_unit ? ` for ${maker.made_unit}` : ""} (${count(maker.born)})`).join(", ")}.</p>}
       </div>}
     </div>
   );

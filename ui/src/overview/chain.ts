@@ -1,17 +1,17 @@
-// The links of a verdict as a picture: steps from the root cause down, side effects indented. Pure.
+// The links of a verdict as a list of steps from the root cause down, side effects indented. Pure.
 import type { Link, Named, Verdict } from "../api/types.ts";
 
 export const keyOf = (named: Named): string => `${named.code}|${named.subject.kind}|${named.subject.name}${named.by ? `|${named.by}` : ""}`;
 
 export interface Step {
   finding: Named;
-  link: Link | null;        // what leads here; null for the root
-  also: Link[];             // other links that lead here
+  link: Link | null;        // the link to this step; null for the root
+  also: Link[];             // other links to this step
   depth: number;            // 0 on the trunk, more for branches
   worst: boolean;
 }
 
-// The trunk is the longest way down; what else follows from a step stands right below it, indented.
+// The trunk is the longest path down; other effects of a step follow right below it, indented.
 export function stepsOf(verdict: Verdict): Step[] {
   const by = new Map<string, Link[]>();
   for (const link of verdict.chain) by.set(keyOf(link.from), [...(by.get(keyOf(link.from)) ?? []), link]);
@@ -28,7 +28,7 @@ export function stepsOf(verdict: Verdict): Step[] {
     return far;
   };
   const steps: Step[] = [], seen = new Set<string>();
-  // Where two ways lead to one step it belongs to the longer one.
+  // A step reached by two paths belongs to the longer one.
   const far = new Map<string, number>();
   const measure = (key: string, at: number, open: Set<string>) => {
     if (open.has(key) || (far.get(key) ?? -1) >= at) return;
@@ -45,9 +45,9 @@ export function stepsOf(verdict: Verdict): Step[] {
     steps.push({ finding, link, also: (into.get(key) ?? []).filter(other => other !== link), depth, worst: false });
     const next = [...(by.get(key) ?? [])].filter(other => !seen.has(keyOf(other.to)) && (far.get(keyOf(other.to)) ?? 0) === (far.get(key) ?? 0) + 1);
     const length = (link: Link) => reach(keyOf(link.to), new Set());
-    // Of equals the last: then the order stays as the verdict tells it.
+    // Among equals the last, which keeps the verdict's order.
     const trunk = next.reduce<Link | null>((best, link) => !best || length(link) >= length(best) ? link : best, null);
-    // Branches first, so that the trunk goes on below them without a break.
+    // Branches first, so that the trunk continues below them.
     for (const branch of next) if (branch !== trunk) put(branch.to, branch, depth + 1);
     if (trunk) put(trunk.to, trunk, depth);
   };
@@ -58,14 +58,14 @@ export function stepsOf(verdict: Verdict): Step[] {
 
 export const PROOFS = [["identity", "same thing"], ["order", "order in time"], ["size", "size"]] as const;
 
-// "5 of 6 links proven", as the command says it.
+// "5 of 6 links proven", as in the command's output.
 export function lessSure(verdict: Verdict): string {
   const rank = { proven: 2, likely: 1, possible: 0 };
   const weak = verdict.chain.filter(link => rank[link.certainty] < rank[verdict.certainty]).length;
   return weak ? `${verdict.chain.length - weak} of ${verdict.chain.length} links ${verdict.certainty === "proven" ? "" : "at least "}${verdict.certainty}` : "";
 }
 
-// The core that a verdict is about, to point at it.
+// The core that a verdict is about.
 export function coreOf(verdict: Verdict): number | null {
   for (const named of [verdict.root_cause, ...verdict.chain.map(link => link.to)]) {
     if (named.subject.kind === "core" && /^\d+$/.test(named.subject.name)) return Number(named.subject.name);

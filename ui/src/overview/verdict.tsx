@@ -1,5 +1,5 @@
-// A verdict: what is wrong in one sentence, what to do, and the chain from the cause to what hurts. A click on any step or link
-// opens what shows it.
+// A verdict: the problem in one sentence, what to do, and the chain from cause to effects. A click on a step or link opens its
+// evidence.
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 import type { Diagnosis, Finding, Link, Named, Proofs, Verdict } from "../api/types.ts";
@@ -21,7 +21,7 @@ export function VerdictView({ verdict, diagnosis, number, shown, onShow, childre
   return (
     <article class={`verdict ${verdict.severity}`} aria-label={`Verdict ${number}`}>
       <header>
-        <p class="marks"><Badge severity={verdict.severity} /><span class={`certainty ${verdict.certainty}`} title={CERTAIN[verdict.certainty]}>{verdict.certainty}</span>{verdict.over && <span class="over">over since {verdict.over.slice(11, 19)}Z</span>}{sure && <span class="muted">{sure}</span>}</p>
+        <p class="marks"><Badge severity={verdict.severity} /><span class={`certainty ${verdict.certainty}`} title={CERTAIN[verdict.certainty]}>{verdict.certainty}</span>{verdict.over && <span class="over">ended {verdict.over.slice(11, 19)}Z</span>}{sure && <span class="muted">{sure}</span>}</p>
         <h2><Words text={verdict.root_cause.title} /></h2>
         {steps.length > 1 && worstOf(steps, findings) !== verdict.root_cause && <p class="story">Worst effect: <Words text={worstOf(steps, findings).title} /></p>}
       </header>
@@ -66,7 +66,7 @@ function StepView({ step, finding, open, onShow, context }: { step: Step; findin
   );
 }
 
-// The evidence of what was clicked.
+// The evidence of the open step or link.
 function Shown({ verdict, steps, findings, open }: { verdict: Verdict; steps: Step[]; findings: Map<string, Finding>; open: string }) {
   const link = steps.flatMap(step => step.link ? [step.link, ...step.also] : []).find(link => linkKey(link) === open);
   if (link) return (
@@ -82,7 +82,7 @@ function Shown({ verdict, steps, findings, open }: { verdict: Verdict; steps: St
   return (
     <aside class="shown" id="shown" aria-live="polite">
       <p class="kicker">{isRoot ? "The root cause" : "What was found"} · {finding?.code ?? key.split("|")[0]}</p>
-      {isRoot && verdict.because && <p>It needs no further cause: <Words text={verdict.because} />.</p>}
+      {isRoot && verdict.because && <p>Because <Words text={verdict.because} />.</p>}
       {finding?.detail && <p><Words text={finding.detail} /></p>}
       {isRoot && <ProofTable proofs={verdict.proofs} />}
       {finding && <Evidences of={finding.evidence} />}
@@ -91,7 +91,7 @@ function Shown({ verdict, steps, findings, open }: { verdict: Verdict; steps: St
   );
 }
 
-// From a finding to where it can be seen.
+// Links from a finding to the views that show it.
 export function Jump({ finding }: { finding: Named }) {
   const { kind, name } = finding.subject;
   const core = kind === "core" && /^\d+$/.test(name) ? name : null;
@@ -102,7 +102,7 @@ export function Jump({ finding }: { finding: Named }) {
       {comm && <button onClick={() => update({ view: "profile", filters: { ...now().filters, pid: comm[2] } })}>Flame graph of {comm[1]}</button>}
       {finding.code.startsWith("zombie") && <button onClick={() => update({ view: "zombies" })}>See the dead cgroups</button>}
       {kind === "unit" && <button onClick={() => update({ view: "units", shown: `u:${name}` })}>See the unit</button>}
-      {!core && kind !== "unit" && <button onClick={() => update({ view: "cores" })}>See it in time</button>}
+      {!core && kind !== "unit" && <button onClick={() => update({ view: "cores" })}>Show on the time axis</button>}
     </p>
   );
 }
@@ -110,6 +110,6 @@ export function Jump({ finding }: { finding: Named }) {
 function ProofTable({ proofs }: { proofs: Proofs }) {
   return <ul class="proofs">{PROOFS.map(([name, title]) => {
     const proof = proofs[name];
-    return <li key={name} class={proof.shown !== undefined ? "yes" : "no"}><span class="mark" aria-hidden="true" /><b>{title}</b><span>{proof.shown !== undefined ? <Words text={proof.shown} /> : <>not seen: <Words text={proof.not_seen ?? "nobody looked"} /></>}</span></li>;
+    return <li key={name} class={proof.shown !== undefined ? "yes" : "no"}><span class="mark" aria-hidden="true" /><b>{title}</b><span>{proof.shown !== undefined ? <Words text={proof.shown} /> : <>not seen: <Words text={proof.not_seen ?? "not checked"} /></>}</span></li>;
   })}</ul>;
 }

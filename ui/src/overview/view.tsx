@@ -1,4 +1,4 @@
-// The first page: the verdict, the cores beside it, everything else below.
+// The first view: the verdict, the cores with it, everything else below.
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { address, useApi } from "../api/fetch.ts";
@@ -14,7 +14,7 @@ import { Jump, VerdictView } from "./verdict.tsx";
 
 interface Props { source: Source; state: State; whole: Range; range: Range; generation: number; incidents: Incident[] | null }
 
-// The strip above all views asks for as many: of the whole recording the server is asked once for both.
+// The strip above all views uses the same number, so that both share one request for the whole recording.
 export const GLANCE = 800;
 
 export function Overview({ source, state, whole, range, generation, incidents }: Props) {
@@ -22,7 +22,7 @@ export function Overview({ source, state, whole, range, generation, incidents }:
   const answer = useApi<Diagnosis>(source.has.diagnosis ? address("diagnosis", of ? { from: of.from, to: of.to } : {}) : null, 150, generation);
   const grid = useApi<CoreGrid>(address("cores", { from: range.from, to: range.to, columns: GLANCE }), range === whole ? 0 : 80, generation);
   const axis = answer.data?.axis;
-  // Beside the verdict's words: one glance shows which core it is.
+  // Within the verdict, so that one glance shows which core it is.
   const cores = (
     <section class="glance" aria-label="The worst cores">
       <header class="bar"><h3>Cores</h3><span class="about">the worst first, over {duration(range.to - range.from)}</span><span class="grow" /><CoresLegend grid={grid.data} state={state} /><button onClick={() => update({ view: "cores" })}>Open</button></header>
@@ -31,12 +31,12 @@ export function Overview({ source, state, whole, range, generation, incidents }:
   );
   return (
     <div class={`overview ${answer.loading && answer.data ? "stale" : ""}`}>
-      {of && <p class="scope-note" role="status">This is the verdict of {duration(of.to - of.from)} only. <button class="link" onClick={() => update({ selection: null, range: null, band: null })}>Of everything</button></p>}
-      {!of && axis && axis.to - axis.from < (whole.to - whole.from) * 0.9 && <p class="scope-note">The verdict is of the last {duration(axis.to - axis.from)}; drag over another time to have that judged.</p>}
+      {of && <p class="scope-note" role="status">This verdict covers only {duration(of.to - of.from)}. <button class="link" onClick={() => update({ selection: null, range: null, band: null })}>Diagnose everything</button></p>}
+      {!of && axis && axis.to - axis.from < (whole.to - whole.from) * 0.9 && <p class="scope-note">The verdict covers the last {duration(axis.to - axis.from)}; drag over another time to diagnose that.</p>}
       {answer.error ? <section class="panel"><Failure error={answer.error} /></section>
         : answer.data ? <Told diagnosis={answer.data} state={state}>{cores}</Told>
         : source.has.diagnosis ? <section class="panel"><Waiting what="Looking for the cause" tall /></section>
-        : <section class="panel calm"><h2>A CPU profile</h2><p>A CPU profile has no verdict: it has no data about units, memory and network. What it shows is under <button class="link" onClick={() => update({ view: "cores" })}>Cores</button> and <button class="link" onClick={() => update({ view: "profile" })}>Profile</button>.</p>{cores}</section>}
+        : <section class="panel calm"><h2>A CPU profile</h2><p>A CPU profile has no verdict: it has no data about units, memory and network. See <button class="link" onClick={() => update({ view: "cores" })}>Cores</button> and <button class="link" onClick={() => update({ view: "profile" })}>Profile</button>.</p>{cores}</section>}
       {!source.has.diagnosis && source.has.samples && <MonopoliesView source={source} range={range} whole={whole} generation={generation} />}
       {answer.data && <Rest diagnosis={answer.data} />}
       {incidents && incidents.length > 0 && <section class="panel"><header class="bar"><h2>Incidents</h2></header><ul class="plain">{incidents.slice(0, 8).map(incident => <li key={incident.number}>
@@ -99,7 +99,7 @@ function About({ source, diagnosis }: { source: Source; diagnosis: Diagnosis | n
   return (
     <section class="panel small" aria-label="About this recording">
       <dl class="about-node">{rows.map(([name, value]) => <div key={name}><dt>{name}</dt><dd class={/id$|source/.test(name) ? "mono" : ""}>{value}</dd></div>)}</dl>
-      {(source.unused?.length ?? 0) > 0 && <details class="fold"><summary>Could not be used <span class="count">{source.unused!.length}</span></summary><ul class="plain">{source.unused!.map((one, at) => <li key={at}>{one.kind.replace(/_/g, " ")}: {one.count} <span class="mono muted">{one.example}</span></li>)}</ul></details>}
+      {(source.unused?.length ?? 0) > 0 && <details class="fold"><summary>Not imported <span class="count">{source.unused!.length}</span></summary><ul class="plain">{source.unused!.map((one, at) => <li key={at}>{one.kind.replace(/_/g, " ")}: {one.count} <span class="mono muted">{one.example}</span></li>)}</ul></details>}
       {(source.unnamed?.length ?? 0) > 0 && <details class="fold"><summary>Functions without names <span class="count">{source.unnamed!.length}</span></summary><ul class="plain">{source.unnamed!.map((one, at) => <li key={at}>{one}</li>)}</ul></details>}
     </section>
   );

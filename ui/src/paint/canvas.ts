@@ -1,4 +1,4 @@
-// A canvas as sharp as the screen, drawn once per frame at most.
+// A canvas at screen resolution, drawn at most once per frame.
 import type { RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 
@@ -52,7 +52,7 @@ export function textWidth(context: CanvasRenderingContext2D, text: string): numb
   return width;
 }
 
-// As much of the text as fits, with … where something is left out.
+// Truncates text to the available width, with ….
 export function fitted(context: CanvasRenderingContext2D, text: string, room: number): string {
   if (textWidth(context, text) <= room) return text;
   let [low, high] = [0, text.length];

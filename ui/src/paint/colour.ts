@@ -1,5 +1,5 @@
-// Colours of what is drawn. Chosen so that people who do not tell red from green still tell them apart: kinds differ in lightness as
-// well as in hue (after Okabe and Ito), differences go from blue to orange.
+// Colours, chosen to be distinguishable with red-green colour blindness: kinds differ in lightness as well as in hue (after Okabe
+// and Ito), differences go from blue to orange.
 
 export type Theme = "light" | "dark";
 export type Rgb = readonly [number, number, number];
@@ -17,10 +17,10 @@ export function contrast(a: Rgb, b: Rgb): number {
   return (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05);
 }
 const INK = { light: rgb("#11151a"), dark: rgb("#ffffff") };
-// The one of black and white that reads better.
+// Black or white, whichever reads better.
 export const inkOn = (fill: Rgb): Rgb => contrast(fill, INK.light) >= contrast(fill, INK.dark) ? INK.light : INK.dark;
 
-// Middling colours take neither ink well: moved away from the ink until the text on them can be read.
+// Mid-tones suit neither ink: move them away from the ink until text is readable.
 export function legible(fill: Rgb): Rgb {
   let out = fill;
   for (let turn = 0; turn < 12 && contrast(out, inkOn(out)) < 4.6; turn++) out = mix(out, inkOn(fill) === INK.light ? rgb("#ffffff") : rgb("#000000"), 0.06);
@@ -68,7 +68,7 @@ const OWNERS: Record<Theme, Rgb[]> = {
   dark: ["#4f9bd9", "#e0803a", "#4bb592", "#d973ac", "#d9c24a", "#8f86e0", "#e0615a", "#76b649", "#64c5d7", "#b98a5e", "#c490e6", "#96a5b8"].map(rgb),
   light: ["#2d79b7", "#cf5f12", "#0c8464", "#b63f86", "#a08500", "#665bc4", "#c8372f", "#568f26", "#1f8ca2", "#8d5f31", "#9450c0", "#65768b"].map(rgb),
 };
-// `kworker/3:1` and `kworker/5:0` are the same to people; the server's `key` of owners is made alike.
+// `kworker/3:1` and `kworker/5:0` share a key, as on the server.
 export const ownerKey = (comm: string): string => comm.split(/[/:]/)[0] || comm;
 // Twelve hues in two strengths each.
 export function ownerColour(key: string, theme: Theme): Rgb {
@@ -86,7 +86,7 @@ function named(of: Record<Language, string>): Record<Language, Rgb> {
   return Object.fromEntries(Object.entries(of).map(([name, hex]) => [name, rgb(hex)])) as Record<Language, Rgb>;
 }
 
-// By the look of its name; symbol tables do not tell the language.
+// Guessed from the name; symbol tables do not have the language.
 export function languageOf(name: string, place: number): Language {
   if (place === KERNEL) return "kernel";
   if (name.startsWith("[")) return "unknown";
@@ -107,7 +107,7 @@ const PLACES: Record<Theme, Rgb[]> = {
   dark: ["#3a4452", "#245180", "#934a1a", "#6a6015"].map(rgb),
 };
 
-// The fill of a frame. Equal names have equal shades, so that a function is found again.
+// The fill of a frame. Equal names have equal shades, so that a function is recognisable.
 export function frameFill(name: string, place: number, by: "place" | "language", theme: Theme): Rgb {
   const base = by === "language" && place !== 0 ? LANGUAGE_FILLS[theme][languageOf(name, place)] : PLACES[theme][place] ?? PLACES[theme][0]!;
   const shade = (hash(name) % 5 - 2) * 0.045;
@@ -119,7 +119,7 @@ export const languageFill = (language: Language, theme: Theme): Rgb => LANGUAGE_
 const MORE: Record<Theme, Rgb> = { light: rgb("#e8741c"), dark: rgb("#b9520a") };
 const LESS: Record<Theme, Rgb> = { light: rgb("#5a9fe0"), dark: rgb("#2a6fb8") };
 const EVEN: Record<Theme, Rgb> = { light: rgb("#e6e9ee"), dark: rgb("#333c48") };
-// Shares of both sides. What is both large beside the frame and more than a hundredth of all is full colour.
+// Colour of a change in share. Full strength if it is large relative to the frame and at least a hundredth of the total.
 export function changeFill(now: number, baseline: number, theme: Theme): Rgb {
   const by = now - baseline;
   const strength = Math.abs(by) / Math.max(now, baseline, 1e-12) * Math.min(1, Math.abs(by) / 0.01);

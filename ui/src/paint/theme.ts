@@ -1,14 +1,14 @@
-// Dark or light: what the system wants, unless the reader chose.
+// Dark or light: the system's preference unless the user chose.
 import { useEffect, useState } from "preact/hooks";
 import type { Theme } from "./colour.ts";
 
 const KEY = "coroner-theme";
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let chosen: Theme | null = null;
-try { const kept = localStorage.getItem(KEY); if (kept === "dark" || kept === "light") chosen = kept; } catch { /* a browser that keeps nothing */ }
+try { const kept = localStorage.getItem(KEY); if (kept === "dark" || kept === "light") chosen = kept; } catch { /* storage is disabled */ }
 
 const listeners = new Set<() => void>();
-// What was applied last: page and canvases change together, also where the system changes while the page is drawn.
+// The applied theme: page and canvases switch together, even if the system's preference changes during a draw.
 let current: Theme = "light";
 export const theme = (): Theme => current;
 

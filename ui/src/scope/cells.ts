@@ -1,4 +1,4 @@
-// FlameScope's view: a column for each second, a row for each part of it. Places to times and back. Pure.
+// FlameScope's view: one column per second, one row per part of it. Converts cells to times and back. Pure.
 import type { OffsetHeatmap, Source } from "../api/types.ts";
 import type { Range } from "../state.ts";
 import { SECOND } from "../time/axis.ts";
@@ -7,7 +7,7 @@ export interface Spot { column: number; row: number }
 
 export const timeOf = (map: OffsetHeatmap, { column, row }: Spot): number => map.axis_ns + column * SECOND + row * (SECOND / map.rows);
 
-// From one cell to another in time: through the ends of seconds, as the eye reads columns.
+// The time range from one cell to another, across the ends of seconds.
 export function rangeOf(map: OffsetHeatmap, a: Spot, b: Spot, whole: Range): Range {
   const [x, y] = [timeOf(map, a), timeOf(map, b)];
   return { from: Math.max(whole.from, Math.round(Math.min(x, y))), to: Math.min(whole.to, Math.round(Math.max(x, y) + SECOND / map.rows)) };
@@ -22,7 +22,7 @@ export function bandOf(map: OffsetHeatmap, a: Spot, b: Spot, whole: Range): { ra
   };
 }
 
-// How much of a cell the selection covers is not asked: its middle is in, or not.
+// A cell is selected if its middle is.
 export function isSelected(map: OffsetHeatmap, spot: Spot, selection: Range | null, band: Range | null): boolean {
   const at = timeOf(map, spot) + SECOND / map.rows / 2;
   if (selection && (at < selection.from || at >= selection.to)) return false;
@@ -36,8 +36,8 @@ export function busiest(map: OffsetHeatmap): { spot: Spot; samples: number } | n
   return best;
 }
 
-// An hour of columns is more than anybody tells apart. In both views below every sample counts, so that of a directory, whose samples
-// are not in memory, no more time is read than has some millions of them.
+// Nobody can tell apart more than an hour of columns. Both views need every sample; a directory's are not in memory, so there the
+// time is limited to a few million samples.
 const LONGEST = 3600 * SECOND, MOST_SAMPLES = 2e6;
 export function longestOf(source: Source): number {
   const inDirectory = source.kind === "recorder" || source.kind === "directory", rate = (source.rate_hz ?? 0) * source.cores.length;

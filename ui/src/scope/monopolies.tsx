@@ -1,4 +1,4 @@
-// Who had a core for itself: of a profile it is the nearest thing to a verdict. A click brushes it.
+// Threads that had a core to themselves: for a profile, the nearest thing to a verdict. A click selects the run.
 import { address, useApi } from "../api/fetch.ts";
 import type { Monopolies, Source } from "../api/types.ts";
 import { ownerName } from "../cores/rows.ts";
@@ -13,13 +13,13 @@ const SHOWN = 6;
 export function MonopoliesView({ source, range, whole, generation }: { source: Source; range: Range; whole: Range; generation: number }) {
   const theme = useTheme();
   const { data, error } = useApi<Monopolies>(address("monopolies", { from: range.from, to: range.to, threshold: "100ms" }), 200, generation);
-  // A selection without any sample says so elsewhere on the page.
+  // An empty selection is reported elsewhere on the page.
   if (error) return error.status === 404 ? null : <section class="panel small"><Failure error={error} /></section>;
   if (!data) return <section class="panel small"><Waiting what="Looking for threads that had a core to themselves" /></section>;
   const all = data.monopolies;
   return (
     <section class="panel small" aria-label="Threads that had a core to themselves">
-      <header class="bar"><h2>{all.length ? "Had a core for itself" : "No thread had a core to itself for 100 ms"}{range.to - range.from < whole.to - whole.from && ` within ${duration(range.to - range.from)}`}</h2>{all.length > 0 && <span class="about">100 ms or longer, longest first{all.length > SHOWN ? `; ${all.length - SHOWN} more` : ""}</span>}</header>
+      <header class="bar"><h2>{all.length ? "Had a core to itself" : "No thread had a core to itself for 100 ms"}{range.to - range.from < whole.to - whole.from && ` within ${duration(range.to - range.from)}`}</h2>{all.length > 0 && <span class="about">100 ms or longer, longest first{all.length > SHOWN ? `; ${all.length - SHOWN} more` : ""}</span>}</header>
       {all.length > 0 && <ul class="monopolies">{all.slice(0, SHOWN).map((one, at) => {
         const comm = one.thread?.comm ?? "interrupts", from = one.axis_ns, to = one.axis_ns + one.length_ms * MS;
         const leaf = one.stacks[0]?.frames[one.stacks[0].frames.length - 1];

@@ -1,4 +1,4 @@
-// Profile: FlameScope's view above, filters, and the flame graph of what was selected.
+// Profile: FlameScope's view, filters, and the flame graph of the selection.
 import { address, useApi } from "../api/fetch.ts";
 import type { OffsetHeatmap, Owners, Source } from "../api/types.ts";
 import { NoSamples } from "../cores/view.tsx";
@@ -20,8 +20,8 @@ export function ProfileView({ source, state, whole, range, generation }: Props) 
   return (
     <>
       <section class="panel" aria-label="FlameScope view" aria-busy={map.loading}>
-        <header class="bar"><h2>Seconds</h2><span class="about">each column a second, from bottom to top</span><span class="grow" /><FilterBar state={state} generation={generation} /></header>
-        {long && <p class="note">The last {duration(longest)} of {duration(range.to - range.from)} are shown; zoom the axis to see others.</p>}
+        <header class="bar"><h2>Seconds</h2><span class="about">one column per second, bottom to top</span><span class="grow" /><FilterBar state={state} generation={generation} /></header>
+        {long && <p class="note">Only the last {duration(longest)} of {duration(range.to - range.from)} are shown; zoom the time axis to see the rest.</p>}
         {map.error ? <Failure error={map.error} /> : map.data ? <ScopeView map={map.data} source={source} state={state} whole={whole} /> : <Waiting what="Reading samples" tall />}
       </section>
       <FlamePane source={source} state={state} generation={generation} />
@@ -41,7 +41,7 @@ function FilterBar({ state, generation }: { state: State; generation: number }) 
     update({ filters: value.trim() ? { ...others, [name]: value.trim() } : others });
   };
   return (
-    <span class="filters" role="group" aria-label="Only samples of">
+    <span class="filters" role="group" aria-label="Filters">
       {(["core", "comm", "cgroup", "symbol"] as const).map(name => <label key={name}><span>{TITLES[name]}</span>
         <input value={state.filters[name] ?? ""} placeholder={EXAMPLES[name]} list={`list-${name}`} spellcheck={false} size={name === "core" ? 6 : 13} onChange={event => set(name, event.currentTarget.value)} onKeyDown={event => { if (event.key === "Enter") set(name, event.currentTarget.value); }} /></label>)}
       <datalist id="list-comm">{owners.data?.comms.slice(0, 50).map(one => <option key={one.comm} value={one.comm}>{Math.round(one.share * 100)} %</option>)}</datalist>

@@ -1,4 +1,4 @@
-// The FlameScope view with its two ways to select: a stretch of time, or the same part of each second.
+// The FlameScope view with two ways to select: a time range, or the same part of each second.
 import { useMemo, useRef, useState } from "preact/hooks";
 import type { OffsetHeatmap, Source } from "../api/types.ts";
 import { FONT, useCanvas } from "../paint/canvas.ts";
@@ -76,7 +76,7 @@ export function ScopeView({ map, source, state, whole }: Props) {
           <button role="radio" aria-checked={!bands} onClick={() => setBands(false)} title="A time range">Range</button>
           <button role="radio" aria-checked={bands} onClick={() => setBands(true)} title="The same part of each second (or hold Alt)">Band</button>
         </span>
-        <span class="note">{bands ? "Drag over the same part of several seconds." : "Drag to select a time range; time runs up and to the right."} Each cell is {duration(SECOND / map.rows)}.</span>
+        <span class="note">{bands ? "Drag to select the same part of several seconds." : "Drag to select a time range; time runs up and to the right."} Each cell is {duration(SECOND / map.rows)}.</span>
         <span class="legend">fewer samples {[0, 0.2, 0.4, 0.6, 0.8, 1].map(share => <i key={share} style={{ background: css(ramp(palette.ramp, share)) }} />)} more (at most {map.largest})</span>
       </div>
       <canvas ref={ref} tabIndex={0} role="img" style={{ height: HEIGHT + AXIS }} aria-describedby="keys-time" data-columns={columns} data-scope-rows={map.rows}

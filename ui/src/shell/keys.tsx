@@ -1,4 +1,4 @@
-// Keys: what they do, and the list that `?` shows. One table for both.
+// The keys, and the list that `?` shows.
 import { useEffect, useRef } from "preact/hooks";
 import type { Source } from "../api/types.ts";
 import { hasRest } from "../flame/query.ts";
@@ -9,13 +9,13 @@ import { show } from "../time/gestures.ts";
 
 export const KEYS: [string, string][] = [
   ["1 … 6", "Overview, Cores, Profile, Zombies, Units, Incidents"],
-  ["drag", "select a time range; on Cores also cores; in Profile with Alt: the same part of each second"],
+  ["drag", "select a time range; in Cores also cores; in Profile with Alt: the same part of each second"],
   ["z", "zoom the axis to the selection (or a double click)"],
   ["Ctrl + wheel, + −", "zoom in and out"],
   ["Shift + wheel, ← →", "move in time"],
   ["0", "the whole recording"],
   ["Esc", "clear the selection"],
-  ["o", "cores by kind or by owner"],
+  ["o", "colour cores by kind or by owner"],
   ["a", "show all: quiet cores, flat counters, unremarkable units"],
   ["/", "search the flame graph; Enter: next match"],
   ["i", "invert the flame graph"],

@@ -1,4 +1,4 @@
-// The whole source in one thin strip under the head of every view: where one is, where the incidents are. Brush it to go there.
+// The whole source as a thin strip above every view: the visible range and the incidents. Drag over it to go there.
 import { useMemo } from "preact/hooks";
 import type { CoreGrid, Incident, Source } from "../api/types.ts";
 import { highest } from "../cores/rows.ts";
@@ -15,7 +15,7 @@ const HEIGHT = 38;
 
 export function Navigator({ source, grid, incidents, state, range, whole }: { source: Source; grid: CoreGrid | null; incidents: Incident[] | null; state: State; range: Range; whole: Range }) {
   const palette = paletteOf(useTheme());
-  // The worst core of each moment: an average would hide it.
+  // The worst core at each time: an average would hide it.
   const worst = useMemo(() => grid ? Array.from({ length: grid.columns }, (_, column) => {
     const busy = highest(grid.cores.map(row => row.busy[column] ?? null));
     const row = busy === null ? undefined : grid.cores.find(row => row.busy[column] === busy);

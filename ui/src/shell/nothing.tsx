@@ -16,7 +16,7 @@ export function Nothing({ view, source }: { view: View; source: Source }) {
 export const NoIncident = ({ source }: { source: Source }) => (
   <section class="panel calm"><h2>No incident</h2>
     {source.kind === "recorder" || source.kind === "directory"
-      ? <p>The flight recorder freezes one when a NIC is reset, a core is stuck in the kernel, packets are dropped, a process is OOM-killed or a unit begins to crashloop; none of these happened. By hand: <Command text={'coroner mark "what happened"'} /></p>
+      ? <p>The flight recorder freezes one when a NIC is reset, a core is stuck in the kernel, packets are dropped, a process is OOM-killed or a unit begins to crashloop; none of these happened. To freeze one by hand: <Command text={'coroner mark "what happened"'} /></p>
       : <p>Incidents are kept by the flight recorder, in its directory; this is {source.kind === "profile" ? "a CPU profile" : "one recording"}. Start it with <Command text="coroner record --dir DIR" /> (it freezes one when a NIC is reset, a core is stuck in the kernel, a process is OOM-killed or a unit begins to crashloop), and open <Command text="coroner view DIR" /></p>}
   </section>
 );

@@ -1,4 +1,4 @@
-// The frame around the views: who the node is, where one can go, what is selected.
+// The frame around the views: the node, the tabs, the selection.
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { address, forget, get, useApi } from "../api/fetch.ts";
 import type { CoreGrid, Incident, Source } from "../api/types.ts";
@@ -36,14 +36,14 @@ export function Page() {
   useEffect(() => tip.set(null), [state.view]);
   useEffect(() => { document.title = source ? `${source.node?.host ?? basename(source.name)} · coroner` : "coroner"; }, [source?.name]);
 
-  // A profile of another tool is read first.
+  // Polls while another tool's profile is being read.
   useEffect(() => {
     if (!loading) return;
     const timer = setTimeout(() => { forget(); get<Source>(address("source")).then(setGrown, () => setGrown(last => last ? { ...last } : last)); }, 150);
     return () => clearTimeout(timer);
   }, [answered]);
 
-  // A running recorder goes on writing: what is there now, while somebody looks.
+  // Follows a running recorder while the page is visible.
   useEffect(() => {
     if (!source?.live) return;
     const timer = setInterval(async () => {
@@ -51,9 +51,9 @@ export function Page() {
       forget();
       try {
         const next = await get<Source>(address("source"));
-        // It may also have ended, or frozen an incident, without a longer recording.
+        // It may also have stopped, or frozen an incident, without growing.
         if (next.length_ns !== source.length_ns || next.live !== source.live || next.has.incidents !== source.has.incidents) { setGrown(next); setGeneration(value => value + 1); }
-      } catch { /* the next time; what is shown stays */ }
+      } catch { /* retry next time; keep what is shown */ }
     }, POLL_MS);
     return () => clearInterval(timer);
   }, [source]);

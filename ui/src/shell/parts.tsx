@@ -12,7 +12,7 @@ export const Waiting = ({ what, tall = false }: { what: string; tall?: boolean }
 
 export const Badge = ({ severity }: { severity: Severity | string }) => <span class={`badge ${severity}`}>{severity}</span>;
 
-// Text of the findings: what stands in backticks is to be typed.
+// Text of findings: parts in backticks are commands.
 export function Words({ text, copy = false }: { text: string; copy?: boolean }) {
   return <>{text.split("`").map((part, at) => at % 2 === 0 ? part : copy ? <Command key={at} text={part} /> : <code key={at}>{part}</code>)}</>;
 }
@@ -21,7 +21,7 @@ export function Command({ text }: { text: string }) {
   const [copied, setCopied] = useState(false);
   const take = () => {
     const done = () => { setCopied(true); setTimeout(() => setCopied(false), 1500); };
-    // Clipboards need https or localhost; the text can be marked by hand as well.
+    // The clipboard needs https or localhost; the text can also be selected by hand.
     navigator.clipboard?.writeText(text).then(done, () => undefined);
   };
   return <span class="command"><code>{text}</code><button onClick={take} aria-label={`Copy ${text}`} title="Copy">{copied ? "copied" : "copy"}</button></span>;

@@ -1,4 +1,4 @@
-// What is selected, in words, with what can be done with it.
+// The current selection as chips, with its actions.
 import { useState } from "preact/hooks";
 import type { Source } from "../api/types.ts";
 import { bandText } from "../flame/query.ts";

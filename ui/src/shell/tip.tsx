@@ -1,4 +1,4 @@
-// The small box beside the mouse.
+// The tooltip.
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { cell, useCell } from "../cell.ts";
 

@@ -1,10 +1,10 @@
-// The time axis: places of times, steps between its marks, and how times are told. Nanoseconds after the source's start.
+// The time axis: positions, tick marks and formatting of times. In nanoseconds after the start of the source.
 import type { Range } from "../state.ts";
 
 export const MS = 1e6;
 export const SECOND = 1e9;
 const MINUTE = 60 * SECOND, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
-// Samples of an escalation are a millisecond apart: nothing finer is there to be seen.
+// The fastest samples are a millisecond apart, so nothing finer can be shown.
 export const SHORTEST = 20 * MS;
 
 export interface Axis extends Range { left: number; width: number }
@@ -17,7 +17,7 @@ const STEPS = [
   30 * SECOND, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY,
 ];
 
-// Marks at round times of the wall clock if it is known (`epoch`: ns of the day at the source's start), else of the source.
+// Marks at round wall-clock times if known (`epoch`: ns of the day at the start of the source), else round source times.
 export function marks(axis: Axis, epoch: number | null, apart = 110): { at: number; step: number }[] {
   const most = Math.max(1, Math.floor(axis.width / apart));
   const length = axis.to - axis.from;
@@ -30,7 +30,7 @@ export function marks(axis: Axis, epoch: number | null, apart = 110): { at: numb
 
 const two = (n: number) => String(n).padStart(2, "0");
 
-// Nanoseconds since midnight UTC of the source's start, and that day.
+// The start of the source: nanoseconds since midnight UTC, and the day.
 export function midnight(start: string | null): { epoch: number; day: number } | null {
   if (!start) return null;
   const ms = Date.parse(start);
@@ -43,7 +43,7 @@ export function midnight(start: string | null): { epoch: number; day: number } |
 
 const digits = (step: number) => step >= SECOND ? 0 : step >= 100 * MS ? 1 : step >= 10 * MS ? 2 : step >= MS ? 3 : 6;
 
-// A time of day (UTC), or seconds after the start where the source does not know the wall clock.
+// A time of day (UTC), or seconds after the start if the wall clock is unknown.
 export function clock(at: number, start: string | null, step: number): string {
   const zero = midnight(start);
   if (!zero) return elapsed(at, step);
@@ -81,7 +81,7 @@ export function duration(ns: number): string {
 }
 const trim = (value: number, places: number) => value.toFixed(places).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
 
-// Around a point, within the source, never shorter than what can be seen.
+// Zooms around a point, within the source, and not below SHORTEST.
 export function zoomed(range: Range, whole: Range, at: number, factor: number): Range {
   const length = Math.min(Math.max((range.to - range.from) * factor, SHORTEST), whole.to - whole.from);
   const share = (at - range.from) / (range.to - range.from);
@@ -98,7 +98,7 @@ export const moved = (range: Range, whole: Range, share: number): Range => {
 };
 export const same = (a: Range | null, b: Range | null): boolean => a === b || (!!a && !!b && a.from === b.from && a.to === b.to);
 
-// Wall-clock text to the axis.
+// Converts wall-clock text to the axis.
 export function onAxis(time: string | null | undefined, start: string | null): number | null {
   if (!time || !start) return null;
   const [a, b] = [Date.parse(time), Date.parse(start)];

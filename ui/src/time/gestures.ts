@@ -1,13 +1,13 @@
-// What hands do on anything with the time axis: brush a range, zoom, move. Every such canvas shares them, and the cross hair.
+// Gestures on every canvas with a time axis: select a range, zoom, move. All share the crosshair.
 import type { RefObject } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { cell } from "../cell.ts";
 import { now, update, type Range } from "../state.ts";
 import { moved, same, timeAt, zoomed, type Axis } from "./axis.ts";
 
-// Where the mouse is: a time, for the cross hair in every canvas.
+// The time under the mouse, for the crosshair in every canvas.
 export const pointed = cell<number | null>(null);
-// What is being brushed at this moment, before the hand lets go.
+// The range being selected, until the button is released.
 export const brushing = cell<{ range: Range; cores: string | null } | null>(null);
 
 const GUTTER = 176;
@@ -21,11 +21,11 @@ export function axisOf(width: number, range: Range): Axis {
 export interface Hands {
   whole: Range;
   range: Range;
-  // Cores between two heights, as a filter; null where heights mean nothing.
+  // The cores between two heights, as a filter; null if heights mean nothing.
   coresBetween?: (top: number, bottom: number) => string | null;
   onPoint?: (x: number, y: number, event: PointerEvent) => void;
   onLeave?: () => void;
-  // A click that brushed nothing.
+  // A click without a drag.
   onClick?: (x: number, y: number) => void;
 }
 
@@ -105,7 +105,7 @@ export function useTimeGestures(ref: RefObject<HTMLCanvasElement>, hands: Hands,
   }, []);
 }
 
-// The axis shows this; quietly, as one gesture has many steps.
+// Sets the visible range; quietly, as a gesture has many steps.
 export function show(range: Range, whole: Range): void {
   update({ range: same(range, whole) ? null : range }, true);
 }

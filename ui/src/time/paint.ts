@@ -1,4 +1,4 @@
-// What every canvas with the time axis has: the marks, the selection, the cross hair.
+// What every canvas with a time axis shows: marks, selection, crosshair.
 import { css, type Palette } from "../paint/colour.ts";
 import { FONT, textWidth } from "../paint/canvas.ts";
 import type { Range } from "../state.ts";
@@ -29,7 +29,7 @@ export function drawGrid(context: CanvasRenderingContext2D, axis: Axis, start: s
   for (const { at } of marks(axis, midnight(start)?.epoch ?? null)) context.fillRect(Math.round(place(axis, at)), top, 1, bottom - top);
 }
 
-// Outside of the selection is dimmed; inside nothing is laid over the colours.
+// Dims everything outside the selection; colours inside stay unchanged.
 export function drawSelection(context: CanvasRenderingContext2D, axis: Axis, selection: Range | null, palette: Palette, top: number, bottom: number, base: Range | null = null): void {
   const range = brushing.get()?.range ?? selection;
   const right = axis.left + axis.width;

@@ -1,9 +1,9 @@
-// What the time line shows, lane by lane: one for each kind of event, one for each measured series. Pure.
+// The lanes of the timeline: one per kind of event, one per series. Pure.
 import type { Column, Series, Timeline, TimelineEvent } from "../api/types.ts";
 
 export interface EventLane { kind: string; title: string; events: TimelineEvent[]; worst: string }
 
-// Incidents first, then what hurts most.
+// Incidents first, then by severity.
 const ORDER = ["incident", "mark", "nic-reset", "lockup", "oom-kill", "unit-restart", "gap", "log"];
 const TITLES: Record<string, string> = {
   incident: "incidents", mark: "marks", "nic-reset": "NIC resets", lockup: "lockups, stalls", "oom-kill": "OOM kills", "unit-restart": "unit restarts (log)", log: "kernel log", gap: "not recorded",
@@ -29,14 +29,14 @@ export const top = (values: Column): number | null => {
   return most;
 };
 
-// What is counted and also told event by event. One lane is enough, unless more was counted than told.
+// Series that also have events. One lane is enough, unless more was counted than there are events.
 const TOLD_BY: Record<string, string> = { "unit-restarts": "unit-restart", "nic-resets": "nic-reset", "oom-kills": "oom-kill" };
 export function isToldByEvents(series: Series, events: TimelineEvent[]): boolean {
   const told = events.filter(event => event.kind === TOLD_BY[series.id]).length;
   return told > 0 && told >= series.values.reduce<number>((sum, value) => sum + (value ?? 0), 0);
 }
 
-// Calm: seen, and nothing there. What was never seen is left out too, but told.
+// Calm series are always zero. Series never seen are left out too, but named.
 export function seriesLanes(timeline: Timeline, all: boolean): { shown: Series[]; calm: Series[]; unseen: Series[] } {
   const unseen = timeline.series.filter(series => top(series.values) === null);
   const calm = all ? [] : timeline.series.filter(series => top(series.values) === 0);
@@ -61,7 +61,7 @@ export function told(value: number | null, unit: string): string {
   return unit ? `${trim(value)} ${unit}` : trim(value);
 }
 
-// A level is looked at now and then: looks that follow each other as usual belong together, a longer silence parts them.
+// A level is polled now and then: values at the usual distance are joined, a longer gap separates them.
 export function stretches(values: Column): [number, number][][] {
   const known: [number, number][] = [];
   values.forEach((value, column) => { if (value !== null) known.push([column, value]); });
@@ -75,7 +75,7 @@ export function stretches(values: Column): [number, number][][] {
   return out;
 }
 
-// The events near a place, nearest first.
+// The events near a time, nearest first.
 export function near(lane: EventLane, at: number, reach: number): TimelineEvent[] {
   return lane.events.filter(event => Math.abs(event.at - at) <= Math.max(reach, 0)).sort((a, b) => Math.abs(a.at - at) - Math.abs(b.at - at));
 }

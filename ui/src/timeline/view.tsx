@@ -1,4 +1,4 @@
-// The time line: events and counters below the cores, on the same axis.
+// The timeline: events and counters below the cores, on the same axis.
 import { useMemo } from "preact/hooks";
 import type { Series, Source, Timeline } from "../api/types.ts";
 import { FONT, fitted, useCanvas } from "../paint/canvas.ts";
@@ -94,7 +94,7 @@ export function TimelineView({ timeline, source, state, range, whole }: Props) {
     context.fillStyle = css(palette.line);
     context.fillRect(axis.left, bottom, axis.width, 1);
     const colour = COLOURS[series.id] ? palette[COLOURS[series.id]!] : palette.info;
-    // What is counted per column is drawn as bars, a level as an area from look to look.
+    // Counts per column are bars, a level is an area between polls.
     if (series.worst === "sum") {
       context.fillStyle = css(mix(palette.panel, colour, 0.9));
       series.values.forEach((value, column) => {
@@ -144,7 +144,7 @@ export function TimelineView({ timeline, source, state, range, whole }: Props) {
       const axis = axisOf(ref.current!.clientWidth, range);
       const lane = y < lanes.length * EVENT ? lanes[Math.floor(y / EVENT)] : undefined;
       const event = lane && x >= axis.left ? near(lane, timeAt(axis, x), (range.to - range.from) * 6 / axis.width)[0] : undefined;
-      // An event is a moment: what is selected is what one wants to see around it.
+      // Selects the seconds around an event.
       if (event) update({ selection: { from: Math.max(whole.from, event.at - 2e9), to: Math.min(whole.to, event.at + 2e9) }, band: null });
       else if (now().selection && x >= axis.left) update({ selection: null, band: null });
     },
@@ -162,10 +162,10 @@ export function TimelineView({ timeline, source, state, range, whole }: Props) {
 }
 
 const name = (series: Series) => series.subject ? `${SHORT[series.id] ?? series.title} · ${series.subject}` : SHORT[series.id] ?? series.title;
-// What fits beside the axis; the server's own words stand in the box beside the mouse.
+// Short titles that fit beside the axis; the tooltip has the server's title.
 const SHORT: Record<string, string> = {
   zombies: "dead cgroups", "runqueue-delay": "waiting for a core", "softnet-drops": "softnet drops", "softnet-squeezes": "softnet squeezes", "nic-drops": "NIC drops", "nic-tx-timeouts": "transmit timeouts", "pressure-cpu": "CPU pressure",
-  "pressure-memory": "memory pressure", "pressure-io": "I/O pressure", "unit-restarts": "unit restarts (counted)", "nic-resets": "NIC resets counted", "oom-kills": "OOM kills counted", throttled: "throttled",
+  "pressure-memory": "memory pressure", "pressure-io": "I/O pressure", "unit-restarts": "unit restarts (counted)", "nic-resets": "NIC resets (counted)", "oom-kills": "OOM kills (counted)", throttled: "throttled",
 };
 const COLOURS: Record<string, "critical" | "warning" | "irq" | "system" | "user" | "steal"> = {
   zombies: "irq", "runqueue-delay": "system", "softnet-drops": "critical", "nic-drops": "critical", "pressure-cpu": "warning", "pressure-memory": "warning", "pressure-io": "warning", throttled: "steal",

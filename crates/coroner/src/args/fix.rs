@@ -13,9 +13,9 @@ use std::time::Duration;
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "Exit codes: 0 the plan was printed, or everything worked; 1 a step failed or had no effect; 2 refused, or could \
-    not look.\n\nExamples:\n  sudo coroner fix                                  plan for what is wrong now\n  sudo coroner fix --apply                          do it, asking before each step\n  \
+    not examine the node.\n\nExamples:\n  sudo coroner fix                                  plan for what is wrong now\n  sudo coroner fix --apply                          do it, asking before each step\n  \
     sudo coroner fix --apply --yes --json             for automation\n  sudo coroner fix unit-crashloop ecs.service --isolate\n  coroner fix --from node.coroner                   plan \
-    for a node that was recorded\n  coroner fix --image --root /mnt/image             lines for a provisioner\n  sudo coroner undo                                 take the last one back"
+    for a recorded node\n  coroner fix --image --root /mnt/image             commands for a provisioner\n  sudo coroner undo                                 undo the last run"
 )]
 pub struct FixArgs {
     /// Plan only for this finding, e.g. unit-crashloop. [default: for every verdict]
@@ -56,7 +56,7 @@ pub struct FixArgs {
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_limit, requires = "isolate")]
     pub limit: Vec<(String, String)>,
 
-    /// Delete this file, which keeps dead cgroups. It must be listed in the plan and must not be open. This cannot be undone.
+    /// Delete this file, which keeps dead cgroups. The plan must list it, and nobody may have it open. This cannot be undone.
     #[arg(long, value_name = "PATH", conflicts_with = "image")]
     pub delete_file: Vec<String>,
 
@@ -73,12 +73,12 @@ pub struct FixArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10s", conflicts_with = "image")]
     pub budget: Duration,
 
-    /// How long to watch the node: 5s, 500ms, 2m. A running recorder is not used, because its last minutes may show problems that
-    /// are already over; use --last for that. [default: 5s]
+    /// How long to watch the node: 5s, 500ms, 2m. A running recorder is only used with --last, because its last minutes may show
+    /// problems that are over. [default: 5s]
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["last", "since", "until"])]
     pub duration: Option<Duration>,
 
-    /// How long to watch after the last step to measure its effect.
+    /// How long to watch after the last step to measure the effect.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "5s", conflicts_with = "image")]
     pub verify_for: Duration,
 
@@ -119,7 +119,7 @@ pub struct FixArgs {
         since; 2 refused, or no such run."
 )]
 pub struct UndoArgs {
-    /// Number of the run to undo, from --list. [default: the newest that is not undone]
+    /// The run to undo, by its number in --list. [default: the newest that is not undone]
     #[arg(value_name = "N", conflicts_with = "list")]
     pub number: Option<u64>,
 

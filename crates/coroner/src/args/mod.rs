@@ -54,11 +54,11 @@ pub enum Command {
     Diagnose(DiagnoseArgs),
     /// Show every core at sub-second resolution, with its owner and the NIC queues it serves.
     Cores(CoresArgs),
-    /// Name the dead memory cgroups that the kernel cannot free: what left them, what keeps them, what they cost.
+    /// List dead memory cgroups that the kernel cannot free: what left them, what keeps them, what they cost.
     Zombies(ZombiesArgs),
-    /// Audit the agents of this node, or of an image on disk: what crashloops, what nobody uses, what each costs.
+    /// Audit the agents on this node, or in an image on disk: what crashloops, what nobody uses, what each costs.
     Units(UnitsArgs),
-    /// Record this node into one file that can be diagnosed elsewhere; with --dir, run as its flight recorder.
+    /// Record this node into one file that can be diagnosed elsewhere; with --dir, run as a flight recorder.
     Record(RecordArgs),
     /// Show a CPU profile as a flame graph: in the terminal, as an SVG, or as a file for other tools.
     Flame(FlameArgs),
@@ -66,7 +66,7 @@ pub enum Command {
     Heatmap(HeatmapArgs),
     /// List the times when one thread had a core to itself and could starve others.
     Monopolies(MonopoliesArgs),
-    /// Convert a CPU profile of another tool into a recording.
+    /// Convert another tool's CPU profile into a recording.
     Import(ImportArgs),
     /// Write a CPU profile, or part of it, in the format of another tool; or copy out an incident.
     Export(ExportArgs),
@@ -80,7 +80,7 @@ pub enum Command {
     Fix(Box<FixArgs>),
     /// Undo what `coroner fix --apply` did.
     Undo(UndoArgs),
-    /// List what was wrong with this node and when, by the diagnoses that the recorder makes.
+    /// List what was wrong with this node and when, from the recorder's regular diagnoses.
     History(HistoryArgs),
     /// Diagnose the last minutes; started by the recorder.
     #[command(hide = true)]
@@ -119,8 +119,8 @@ pub struct DiagnoseArgs {
     #[arg(long)]
     pub strict: bool,
 
-    /// Do not use BPF. Dead cgroups are counted from the cgroup files, without names, and failing child processes are not seen. The
-    /// kernel is still sampled.
+    /// Do not use BPF. Dead cgroups are then counted from the cgroup files, without names, and failing child processes are not
+    /// seen. The kernel is still sampled.
     #[arg(long, conflicts_with_all = ["from", "last", "since", "until"])]
     pub no_bpf: bool,
 
@@ -198,9 +198,9 @@ pub struct ZombiesArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum WalkMethod {
-    /// BPF_PROG_TEST_RUN and a ring buffer: from Linux 5.10.
+    /// BPF_PROG_TEST_RUN and a ring buffer: Linux 5.10 and later.
     TestRun,
-    /// Page faults of our own and an array map: from Linux 5.4.
+    /// Our own page faults and an array map: Linux 5.4 and later.
     PageFaults,
 }
 
@@ -246,7 +246,7 @@ pub struct UnitsArgs {
     pub json: bool,
 }
 
-/// What was recorded, instead of watching this node.
+/// A recording instead of this node.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct RecordedArgs {
     /// Read a recording or a recorder's directory (even while it is being written) instead of watching this node.
@@ -278,7 +278,6 @@ impl RecordedArgs {
     }
 }
 
-/// A copy for others.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct ReportArgs {
     /// Also write a Markdown report to this file, for a ticket: the verdict with its proofs, what was ruled out, all evidence. `-`
@@ -287,7 +286,6 @@ pub struct ReportArgs {
     pub report: Option<PathBuf>,
 }
 
-/// Which agents are known.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct CatalogueArgs {
     /// Also read agents from this TOML file, or from each *.toml in this directory (docs/catalogue.md). Repeatable.
@@ -298,7 +296,7 @@ pub struct CatalogueArgs {
 
 #[derive(Debug, ClapArgs)]
 pub struct RecordArgs {
-    /// Record continuously into this directory: segments of ten minutes, of which the oldest are removed when it is full, and the
+    /// Record continuously into this directory: ten-minute segments, the oldest of which are removed when it is full, and the
     /// minutes around each incident. SIGTERM, SIGHUP or Ctrl-C stops it cleanly.
     #[arg(long, value_name = "DIR", conflicts_with = "output")]
     pub dir: Option<PathBuf>,
@@ -336,7 +334,6 @@ pub struct RecordArgs {
     pub node: NodeArgs,
 }
 
-/// How to look at the node.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct NodeArgs {
     /// The D-Bus address of systemd, e.g. unix:path=/proc/PID/root/run/dbus/system_bus_socket. [default: the system bus]
@@ -353,13 +350,13 @@ pub struct NodeArgs {
 }
 
 impl NodeArgs {
-    /// Something is asked for that is of this node only, and of now.
+    /// Whether an option needs the live node.
     pub fn is_asked(&self) -> bool {
         self.bus.is_some() || self.root.is_some() || self.trust_user_log
     }
 
     pub fn must_not_be_asked(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(self.bus.is_none(), "--bus is only for watching this node; a recording has its own units");
+        anyhow::ensure!(self.bus.is_none(), "--bus is only for watching a node; a recording has its own units");
         Ok(())
     }
 
@@ -368,7 +365,7 @@ impl NodeArgs {
     }
 }
 
-/// Below this a window holds too few looks at the cores; above, the always-on recorder is the right tool.
+/// A shorter window has too few samples of the cores; for a longer one, use the recorder.
 const SHORTEST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
@@ -393,7 +390,6 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// How long to record: the flight recorder has no end of its own.
 fn parse_recorded(text: &str) -> Result<Duration, String> {
     let duration = duration(text).ok_or("expected a duration such as 30s, 10m, 2h or 7d")?;
     if duration < SHORTEST || duration > YEAR {
@@ -402,7 +398,6 @@ fn parse_recorded(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// How much of a recording: recorders keep days.
 fn parse_last(text: &str) -> Result<Duration, String> {
     let duration = duration(text).ok_or("expected a duration such as 30s, 10m, 2h or 7d")?;
     if duration < Duration::from_secs(1) || duration > YEAR {
@@ -411,7 +406,7 @@ fn parse_last(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// A time that says by itself when it is.
+/// Not relative to the first sample.
 fn parse_wall(text: &str) -> Result<Moment, String> {
     match parse_moment(text) {
         Ok(moment @ (Moment::Wall(_) | Moment::TimeOfDay(_))) => Ok(moment),
@@ -422,7 +417,7 @@ fn parse_wall(text: &str) -> Result<Moment, String> {
 fn parse_code(text: &str) -> Result<Code, String> {
     Code::parse(text).ok_or_else(|| {
         let all: Vec<&str> = Code::ALL.iter().map(|c| c.as_str()).collect();
-        format!("no such finding; there are: {}", all.join(", "))
+        format!("no such finding; expected one of: {}", all.join(", "))
     })
 }
 
@@ -437,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_read_is_what_people_write() {
+    fn times_are_parsed() {
         assert_eq!(parse_last("10m"), Ok(Duration::from_secs(600)));
         assert_eq!(parse_last("3h"), Ok(Duration::from_secs(10_800)));
         assert_eq!(parse_wall("1970-01-01T00:00:01Z"), Ok(Moment::Wall(1_000_000_000)));
@@ -451,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_what_people_write() {
+    fn durations_are_parsed() {
         assert_eq!(parse_duration("5s"), Ok(Duration::from_secs(5)));
         assert_eq!(parse_duration("5"), Ok(Duration::from_secs(5)));
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));

@@ -45,7 +45,7 @@ pub struct FlameArgs {
     pub json: bool,
 }
 
-// With --incident there is no FILE; what stands in its place is never read.
+// With --incident there is no FILE; the placeholder is never read.
 #[derive(Debug, ClapArgs)]
 #[command(mut_arg("file", |file| file
     .required(false)
@@ -129,7 +129,6 @@ pub struct MonopoliesArgs {
     pub json: bool,
 }
 
-/// What to read.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct SourceArgs {
     /// A CPU profile: perf.data, `perf script` text or folded stacks (also gzipped), a recording, or a recorder's directory (even
@@ -147,7 +146,6 @@ impl SourceArgs {
     }
 }
 
-/// How FILE is read.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct ReadingArgs {
     /// Input format. [default: detect]
@@ -183,7 +181,6 @@ pub enum InputFormat {
     Recording,
 }
 
-/// Which samples.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct SelectionArgs {
     /// Only the last 2m, 500ms …, up to the newest sample. [default: everything; for a recorder's directory, 10m]
@@ -236,7 +233,6 @@ pub struct SelectionArgs {
     pub event: Option<String>,
 }
 
-/// What one --core names.
 type Cores = Vec<u32>;
 
 impl SelectionArgs {
@@ -248,7 +244,6 @@ impl SelectionArgs {
     }
 }
 
-/// What to compare with.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct DiffArgs {
     /// Show the difference to this baseline profile: red grew, blue shrank. Shares are of each side's total.
@@ -264,7 +259,6 @@ pub struct DiffArgs {
     pub diff_until: Option<Moment>,
 }
 
-/// Where to.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct OutputArgs {
     /// The file to write: .svg, .folded, .pb.gz (pprof), .speedscope.json, or .coroner (export only). `-` is standard output.

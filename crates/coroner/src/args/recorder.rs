@@ -1,4 +1,4 @@
-//! The command line of the commands that speak of a recorder's incidents.
+//! The command line of the commands about a recorder: incidents, mark, history.
 
 use super::ReportArgs;
 use clap::{Args as ClapArgs, Subcommand};
@@ -8,8 +8,8 @@ use std::time::Duration;
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "The recorder (coroner record --dir) freezes the minutes around each incident into a file of its own, \
-    INCIDENTS/N.coroner in its directory. Such a file is a recording: every command reads it with --from, \
-    and a colleague can, too (coroner export --incident N -o x.coroner)."
+    incidents/N.coroner in its directory. That file is a recording: every command reads it with --from, \
+    and you can send it to a colleague (coroner export --incident N -o x.coroner)."
 )]
 pub struct IncidentsArgs {
     #[command(subcommand)]
@@ -18,7 +18,7 @@ pub struct IncidentsArgs {
     #[command(flatten)]
     pub directory: DirectoryArgs,
 
-    /// Print one JSON document (schema coroner.incidents/1; of one incident coroner.incident-report/1).
+    /// Print one JSON document (schema coroner.incidents/1; for one incident coroner.incident-report/1).
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -31,7 +31,7 @@ pub enum IncidentsCommand {
 
 #[derive(Debug, ClapArgs)]
 pub struct ShowIncidentArgs {
-    /// The incident's number, as `coroner incidents` lists it.
+    /// The incident's number in `coroner incidents`.
     #[arg(value_name = "N")]
     pub number: u64,
 
@@ -54,7 +54,6 @@ pub struct MarkArgs {
     pub directory: DirectoryArgs,
 }
 
-/// Where the recorder keeps its files.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct DirectoryArgs {
     /// The recorder's directory. [default: that of the running recorder, otherwise /var/lib/coroner]
@@ -62,26 +61,26 @@ pub struct DirectoryArgs {
     pub dir: Option<PathBuf>,
 }
 
-/// What the recorder asks of a process of its own.
+/// Run by the recorder in a process of its own.
 #[derive(Debug, ClapArgs)]
 pub struct FreezeArgs {
     pub directory: PathBuf,
     pub number: u64,
-    /// The window is over: with findings and risers.
+    /// The window is over: include findings and risers.
     #[arg(long)]
     pub whole: bool,
-    /// The process that asks; without it there is nobody to freeze for.
+    /// The recorder's PID; we end when it does.
     #[arg(long, value_name = "PID")]
     pub recorder: Option<u32>,
 }
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "A running recorder (coroner record --dir) diagnoses its node every few minutes and keeps what it concluded in \
-    DIR/history.db, which outlives the recorded minutes. Exit codes: 0 the history was read, 2 it could not be."
+    after_help = "A running recorder (coroner record --dir) diagnoses its node every few minutes and keeps the results in \
+    DIR/history.db, longer than the recording itself. Exit codes: 0 the history was read, 2 it could not be."
 )]
 pub struct HistoryArgs {
-    /// The recorder's directory. [default: that of the running recorder, else /var/lib/coroner]
+    /// The recorder's directory. [default: that of the running recorder, otherwise /var/lib/coroner]
     #[arg(long, value_name = "DIR")]
     pub from: Option<PathBuf>,
 
@@ -94,14 +93,14 @@ pub struct HistoryArgs {
     pub json: bool,
 }
 
-/// What the recorder asks of a process of its own.
+/// Run by the recorder in a process of its own.
 #[derive(Debug, ClapArgs)]
 pub struct DiagnoseRecordedArgs {
     pub directory: PathBuf,
     /// Nanoseconds since 1970.
     pub from_real_ns: u64,
     pub to_real_ns: u64,
-    /// The process that asks.
+    /// The recorder's PID; we end when it does.
     #[arg(long, value_name = "PID")]
     pub recorder: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! The command line of the page.
+//! The command line of `coroner view`.
 
 use super::profile::ReadingArgs;
 use clap::Args as ClapArgs;
@@ -25,7 +25,7 @@ pub struct ViewArgs {
     #[arg(long)]
     pub no_open: bool,
 
-    /// Require the token in this file, even on loopback. [default: a new token each time, not on loopback]
+    /// Require the token in this file, even on loopback. [default: none on loopback, otherwise a new one each time]
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
@@ -37,7 +37,7 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         let port = text.trim_start_matches(':');
         match (port.parse::<u16>(), text.strip_prefix("localhost:")) {
-            (Ok(port), _) => format!("an address is missing, as in 127.0.0.1:{port} or 0.0.0.0:{port}"),
+            (Ok(port), _) => format!("the IP address is missing, as in 127.0.0.1:{port} or 0.0.0.0:{port}"),
             (_, Some(port)) => format!("expected an IP address and a port, as in 127.0.0.1:{port}"),
             _ => "expected an IP address and a port, as in 127.0.0.1:9479 or [::1]:9479".to_owned(),
         }

@@ -15,9 +15,9 @@ use coroner_source::recorded::{self, with_recorder};
 use coroner_web::documents;
 use serde_json::{Value, json};
 
-/// One entry of the strip in JSON for each look at the cores.
+/// JSON: one entry of the strip per sample of the cores.
 const STEP_NS: u128 = 100_000_000;
-/// The longest strip in JSON; beyond, steps get longer.
+/// JSON: the longest strip; beyond this, steps get longer.
 const MOST_STEPS: u128 = 6000;
 
 pub fn run(args: CoresArgs) -> anyhow::Result<Exit> {
@@ -114,7 +114,7 @@ fn shares(shares: &Shares) -> Value {
     })
 }
 
-/// Three digits are more than the kernel's ticks support.
+/// The kernel's ticks do not support more than three digits.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

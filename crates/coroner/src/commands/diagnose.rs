@@ -3,11 +3,11 @@
 use super::{WATCH_FOR, watch};
 use crate::args::DiagnoseArgs;
 use crate::exit::Exit;
-use crate::output::report::{self, Report};
+use crate::output::report::{self, MarkdownReport};
 use crate::output::{diagnosis_text, json_text, print};
 use coroner_diagnosis::{Diagnosis, Severity, diagnose};
 use coroner_evidence::Evidence;
-use coroner_probes::watch::{NameZombies, Options};
+use coroner_probes::watch::{NameZombies, WatchOptions};
 use coroner_probes::zombies::Bpf;
 use coroner_source::audit_files::{KnownAgents, read_baseline};
 use coroner_source::recorded::{self, Recorded, with_recorder};
@@ -28,10 +28,10 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
     } else if !args.report.is_stdout() {
         print(&diagnosis_text::render(&diagnosis, &evidence, &source, args.verbose))?;
     }
-    // Last: a file that cannot be written must not cost what was seen.
+    // Last, so that a failed write does not lose what was seen.
     args.report.write(|command| {
         let (diagnosis, evidence) = (&diagnosis, &evidence);
-        report::render(&Report { diagnosis, evidence, source: &source, incident: None, command })
+        report::render(&MarkdownReport { diagnosis, evidence, source: &source, incident: None, command })
     })?;
     if !args.json {
         print(&args.report.told())?;
@@ -39,7 +39,6 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
     Ok(exit_of(&diagnosis, args.strict))
 }
 
-/// The evidence, and where it comes from if it was recorded.
 fn examine(args: &DiagnoseArgs) -> anyhow::Result<(Evidence, Option<Recorded>)> {
     let known = KnownAgents::read(&args.catalogue.catalogue)?;
     let is_watch = args.duration.is_some() || args.no_bpf || args.node.is_asked();
@@ -47,15 +46,15 @@ fn examine(args: &DiagnoseArgs) -> anyhow::Result<(Evidence, Option<Recorded>)> 
         let baseline = read_baseline(args.baseline.as_deref())?;
         let audit = Some(known.audit_options(baseline.clone()));
         let bpf = if args.no_bpf { Bpf::No } else { Bpf::Best };
-        let options = Options { bpf, ..args.node.node().watch_options(NameZombies::IfMany, audit) };
+        let options = WatchOptions { bpf, ..args.node.node().watch_options(NameZombies::IfMany, audit) };
         let mut evidence = watch(args.node.node().root(), options, args.duration.unwrap_or(WATCH_FOR))?;
-        // Also where the files that it is compared with could not be read: then that is said.
+        // Also if the unit files could not be read: the diagnosis then says so.
         evidence.baseline = baseline;
         return Ok((evidence, None));
     };
     args.node.must_not_be_asked()?;
     let mut evidence = std::mem::take(&mut recorded.evidence);
-    // A recording brings its node's own; what is named here takes their place.
+    // A recording has its node's own; those named here replace them.
     if !args.catalogue.catalogue.is_empty() {
         evidence.catalogues = known.added;
     }

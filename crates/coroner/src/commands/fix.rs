@@ -10,7 +10,7 @@ use coroner_diagnosis::agents::Catalogue;
 use coroner_diagnosis::units::audit;
 use coroner_diagnosis::{Diagnosis, diagnose};
 use coroner_evidence::{Evidence, Node};
-use coroner_probes::watch::{NameZombies, Options};
+use coroner_probes::watch::{NameZombies, WatchOptions};
 use coroner_probes::{Root, identity};
 use coroner_remedy::apply::{self, About, Consent, Outcome, Talk};
 use coroner_remedy::facts;
@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// More paths than this are not named by a person or a sane script.
+/// No sane list of paths is larger.
 const MOST_NAMED: u64 = 64 << 20;
 
 pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
@@ -41,7 +41,7 @@ pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
     }
     resolve_incident(&mut args)?;
     let here = this_node();
-    // Before seconds are spent on watching. Whether a recording is of this node at all is told first.
+    // Fail before watching for seconds. For a recording, first check below whether it is from this node.
     if args.apply {
         guards::may_act(&here, args.bus.as_deref()).map_err(|error| anyhow::anyhow!("{error}"))?;
         if args.recorded.from.is_none() {
@@ -53,7 +53,7 @@ pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
     let Seen { evidence, recorded } = look(&args, &known)?;
     let diagnosis = diagnose(&evidence);
     let is_here = recorded.as_ref().is_none_or(|recorded| recorded.recorder.is_some());
-    // Also of this node's own recorder: its last day may be of another boot.
+    // Also for this node's own recorder: it may have recorded another boot.
     if args.apply && recorded.is_some() {
         guards::is_same_node(&diagnosis.node, &here).map_err(|error| anyhow::anyhow!("{error}"))?;
         somebody_consents(&args)?;
@@ -86,7 +86,7 @@ pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
     do_it(&args, &plan, &diagnosis, &before, &here, &mut hands, &stop)
 }
 
-/// `--from 7` is the incident of that number of the recorder that runs here.
+/// `--from 7` is incident 7 of the recorder running here.
 fn resolve_incident(args: &mut FixArgs) -> anyhow::Result<()> {
     let Some(from) = &args.recorded.from else { return Ok(()) };
     let Some(number) = from.to_str().and_then(|text| text.parse::<u64>().ok()).filter(|_| !from.exists()) else {
@@ -115,16 +115,16 @@ fn somebody_consents(args: &FixArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Cores that the user names must be cores of that node. They may have gaps where some are offline; nobody has a core beyond twice their number.
+/// The named cores must exist. Numbers may have gaps where cores are offline, but none is beyond twice the number of cores.
 fn cores_exist(wishes: &Wishes, node: &Node) -> anyhow::Result<()> {
     let (Some(wanted), Some(there)) = (&wishes.cores, node.cores) else { return Ok(()) };
     if let Some(core) = wanted.iter().find(|core| *core >= there.saturating_mul(2)) {
-        bail!("--cores: there is no core {core} on this node, which has {there}");
+        bail!("--cores: no core {core} on this node, which has {there} cores");
     }
     Ok(())
 }
 
-/// The files of the node's own systemd are here; those of another are where somebody says.
+/// The root of the node's own systemd is `/`; for another one, the user must say.
 fn root_of(args: &FixArgs) -> Option<PathBuf> {
     match (&args.root, &args.bus) {
         (Some(root), _) => Some(root.clone()),
@@ -161,7 +161,7 @@ struct Seen {
 }
 
 fn look(args: &FixArgs, known: &KnownAgents) -> anyhow::Result<Seen> {
-    // What is wrong now, also if a recorder runs here: its last minutes may be full of what is over.
+    // Watch, even if a recorder is running: its last minutes may show problems that are over.
     match recorded::read(&args.recorded.query(), true)? {
         Some(mut recorded) => {
             let mut evidence = std::mem::take(&mut recorded.evidence);
@@ -179,13 +179,13 @@ fn look(args: &FixArgs, known: &KnownAgents) -> anyhow::Result<Seen> {
 
 fn watch_node(args: &FixArgs, known: &KnownAgents, duration: Duration) -> anyhow::Result<Evidence> {
     let audit = Some(known.audit_options(None));
-    let options = Options { zombies: NameZombies::Always, bus: args.bus.clone(), audit, ..Options::default() };
+    let options =
+        WatchOptions { zombies: NameZombies::Always, bus: args.bus.clone(), audit, ..WatchOptions::default() };
     let mut evidence = watch(Root::live(), options, duration)?;
     evidence.catalogues.clone_from(&known.added);
     Ok(evidence)
 }
 
-/// What was seen before anything was done.
 struct Before<'b> {
     evidence: &'b Evidence,
     is_recorded: bool,
@@ -213,11 +213,11 @@ fn do_it(
         if args.json {
             print(&json_text(&fix_json::nothing_done(plan, &shown)?))?;
         }
-        // Whoever asked for something to be done must hear that nothing was.
+        // The user asked for a change, so the exit code must say that there was none.
         return Ok(if plan.refused.is_empty() { Exit::NothingWrong } else { Exit::CouldNotExamine });
     }
     let journal = Journal::open(&args.journal)?;
-    // What was recorded may be of yesterday: the comparison is with now.
+    // A recording may be a day old: measure the values before from the node.
     let fresh = match before.is_recorded {
         true => Some(watch_node(args, before.known, args.duration.unwrap_or(WATCH_FOR))?),
         false => None,
@@ -233,7 +233,7 @@ fn do_it(
     let mut talk = Terminal { yes: args.yes, quiet: args.json, stop, all: chosen.len(), told: 0 };
     let mut report = apply::run(&chosen, &journal, &about, hands, &mut talk)?;
     if report.did_something() {
-        // What was done is told, whatever becomes of the measurement.
+        // Report what was done even if the measurement fails.
         let after = watch_node(args, before.known, args.verify_for).unwrap_or_else(|error| {
             warn(&format!("could not measure the effect: {error:#}"));
             Evidence::default()
@@ -249,17 +249,16 @@ fn do_it(
     Ok(exit_of(&report))
 }
 
-fn exit_of(report: &apply::Report) -> Exit {
+fn exit_of(report: &apply::FixReport) -> Exit {
     let refused = report.steps.iter().any(|step| matches!(step.outcome, Outcome::Refused(_) | Outcome::NotAllowed(_)));
     match report.worked() {
         true => Exit::NothingWrong,
-        // Nothing was changed at all.
         false if refused && !report.did_something() => Exit::CouldNotExamine,
         false => Exit::Findings,
     }
 }
 
-/// Asks on the terminal, and tells what happens.
+/// Asks and reports on the terminal.
 struct Terminal<'t> {
     yes: bool,
     quiet: bool,
@@ -274,7 +273,7 @@ impl Talk for Terminal<'_> {
             return Consent::Yes;
         }
         let question = fix_text::question(step, self.told + 1, self.all);
-        // What was typed before the question is no answer to it.
+        // Discard what was typed before the question.
         if std::io::stdin().is_terminal() {
             let _ = rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush);
         }
@@ -336,7 +335,7 @@ fn for_image(args: &FixArgs, known: &KnownAgents) -> anyhow::Result<Exit> {
     if let Err(error) = &audit.judgements {
         bail!("{error}");
     }
-    ensure!(!audit.units.is_empty(), "no units were seen: cannot say anything about the image");
+    ensure!(!audit.units.is_empty(), "no units were seen, so nothing can be said about the image");
     let catalogue = Catalogue::load(&evidence.catalogues)?;
     let plan = image::plan(&audit, &catalogue);
     let host = evidence.node.as_ref().and_then(|node| node.os.clone());

@@ -4,15 +4,15 @@ use super::profile::out;
 use crate::args::profile::ExportArgs;
 use crate::args::recorder::{DirectoryArgs, FreezeArgs, IncidentsArgs, IncidentsCommand, ShowIncidentArgs};
 use crate::exit::Exit;
-use crate::output::report::{self as markdown, Report as MarkdownReport};
+use crate::output::report::{self as markdown, MarkdownReport};
 use crate::output::{incidents_text, json_text, print, warn};
 use anyhow::{Context, bail};
 use coroner_recorder::config::Config;
 use coroner_recorder::{freeze as freezer, guest};
 use coroner_source::directory::{self, none_runs, the_running_one};
-use coroner_source::incident::State;
+use coroner_source::incident::IncidentState;
 use coroner_source::incident_files as files;
-use coroner_source::incident_report::{Listed, Report, find, listed, report};
+use coroner_source::incident_report::{IncidentReport, Listed, find, listed, report};
 use coroner_web::documents;
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -27,7 +27,7 @@ pub fn run(args: IncidentsArgs) -> anyhow::Result<Exit> {
     Ok(Exit::NothingWrong)
 }
 
-/// The directory that was named by `flag`, that of the recorder that runs, or where one would keep it.
+/// The directory named by `flag`, that of the running recorder, or the default one.
 pub fn directory_of(named: Option<&Path>, flag: &str) -> anyhow::Result<PathBuf> {
     let directory = match named {
         Some(dir) => dir.to_owned(),
@@ -43,7 +43,7 @@ pub fn directory_of(named: Option<&Path>, flag: &str) -> anyhow::Result<PathBuf>
     std::path::absolute(&directory).with_context(|| directory.display().to_string())
 }
 
-/// The directory of a recorder that runs.
+/// The directory of the running recorder.
 pub fn running_directory(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
     let running = match &args.dir {
         Some(dir) if directory::is_live(dir) => Some(dir.clone()),
@@ -83,7 +83,7 @@ fn one(directory: &Path, show: &ShowIncidentArgs, json: bool) -> anyhow::Result<
     Ok(())
 }
 
-fn write_report(report: &Report, show: &ShowIncidentArgs) -> anyhow::Result<()> {
+fn write_report(report: &IncidentReport, show: &ShowIncidentArgs) -> anyhow::Result<()> {
     let read = match (&report.read, &show.report.report) {
         (_, None) => return Ok(()),
         (Ok(read), _) => read,
@@ -96,7 +96,7 @@ fn write_report(report: &Report, show: &ShowIncidentArgs) -> anyhow::Result<()> 
     })
 }
 
-/// `coroner export --incident`: the file as it is at this moment. A new one takes its place by its name, so what was opened is whole.
+/// `coroner export --incident`: the file as it is now. The recorder replaces it by rename, so an open file is complete.
 pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
     let directory = directory_of(args.dir.as_deref(), "--dir")?;
     if !args.selection.selection().is_everything() || args.output.to.is_some() {
@@ -119,7 +119,7 @@ pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let why = match (incident.state, &incident.error) {
-                (State::Open, _) => "it is not frozen yet; try again in a second".to_owned(),
+                (IncidentState::Open, _) => "it is not frozen yet; try again in a second".to_owned(),
                 (_, Some(error)) => error.clone(),
                 (_, None) => "its file was removed".to_owned(),
             };
@@ -135,11 +135,11 @@ pub fn export(number: u64, args: &ExportArgs) -> anyhow::Result<Exit> {
     }
     out::write(Some(output), |to| std::io::copy(&mut file, to).map(drop))?;
     if output != Path::new("-") {
-        // As private as the original: it holds the kernel log and everybody's processes.
+        // As private as the original: it contains the kernel log and everybody's processes.
         let private = std::fs::Permissions::from_mode(0o600);
         std::fs::set_permissions(output, private).with_context(|| output.display().to_string())?;
     }
-    if incident.state == State::Open {
+    if incident.state == IncidentState::Open {
         warn(&format!(
             "incident {number} is still open: this file ends before its window; export it again in a minute"
         ));

@@ -18,7 +18,7 @@ use crate::output::progress::Progress;
 use anyhow::Context;
 use coroner_evidence::Evidence;
 use coroner_probes::Root;
-use coroner_probes::watch::{Options, Watch};
+use coroner_probes::watch::{Watch, WatchOptions};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -30,10 +30,10 @@ fn ignores_hangup() -> bool {
     mask >> (signal_hook::consts::SIGHUP - 1) & 1 == 1
 }
 
-/// Becomes true at Ctrl-C, SIGTERM or SIGHUP, so that what was seen by then can still be told. The second one ends us the hard way.
+/// Set by Ctrl-C, SIGTERM or SIGHUP, so that what was seen so far is still reported. A second signal ends the process at once.
 pub fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    // A terminal that is closed; whoever uses nohup asked for something else.
+    // The terminal was closed; under nohup, keep going.
     let hangup = (!ignores_hangup()).then_some(signal_hook::consts::SIGHUP);
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM].into_iter().chain(hangup) {
         signal_hook::flag::register_conditional_shutdown(signal, 2, Arc::clone(&stop))
@@ -43,11 +43,11 @@ pub fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// How long a node is watched unless somebody says otherwise.
+/// How long a node is watched by default.
 const WATCH_FOR: Duration = Duration::from_secs(5);
 
-/// Watches a node with a line of progress.
-fn watch(root: Root, options: Options, duration: Duration) -> anyhow::Result<Evidence> {
+/// Watches a node with a progress line.
+fn watch(root: Root, options: WatchOptions, duration: Duration) -> anyhow::Result<Evidence> {
     let mut progress = Progress::new("watching this node:");
     progress.show(Duration::ZERO, duration, &Evidence::default());
     let mut watch = Watch::start(root, options, duration);

@@ -23,11 +23,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A recording with more rows of core times than this is not diagnosed on the node that made it: reading it back would cost
-/// more memory than a guest should take (72 bytes each).
+/// A recording with more rows of core times is not diagnosed on the node itself: reading it back would take too much memory
+/// (72 bytes each).
 const MOST_CORE_ROWS_TO_DIAGNOSE: usize = 400_000;
 
-/// Into one file, unless told otherwise.
+/// Default length of a recording in one file.
 const FILE_DURATION: Duration = Duration::from_secs(30);
 const LONGEST_FILE: Duration = Duration::from_secs(24 * 3600);
 
@@ -79,7 +79,7 @@ fn ended(directory: &Path, status: &Status, lasted: Duration) -> String {
     let minutes = lasted.as_secs_f64() / 60.0;
     let share = 100.0 * own.cpu_seconds / lasted.as_secs_f64().max(0.001);
     let mut text = format!(
-        "{}: {minutes:.1} min recorded, {} samples, {share:.2} % of one core; {} KiB in {} {} there\n",
+        "{}: {minutes:.1} min recorded, {} samples, {share:.2} % of one core; the directory has {} KiB in {} {}\n",
         directory.display(),
         own.samples,
         own.disk_bytes.div_ceil(1024),
@@ -161,7 +161,7 @@ fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
     Ok(Exit::NothingWrong)
 }
 
-/// The diagnosis that is stored beside the evidence, for people. The recording is as good without it.
+/// Stored beside the evidence for readers of the file; the recording is complete without it.
 fn diagnosis_of(path: &Path) -> Option<Diagnosis> {
     match recording::read(path) {
         Ok(recording) => Some(diagnose(&recording.evidence)),
@@ -188,7 +188,7 @@ fn summary(
         text.push_str(&format!("{lost_seconds} seconds are missing: they could not be written\n"));
     }
     match findings {
-        // Of seconds that are missing nothing can be said.
+        // Nothing can be said about missing seconds.
         Some([]) if lost_seconds > 0 => {}
         Some([]) => text.push_str("nothing wrong in what was seen\n"),
         Some(findings) => {

@@ -43,13 +43,13 @@ pub fn run(args: UndoArgs) -> anyhow::Result<Exit> {
     if let (Some(then), Some(now)) = (&found.machine_id, &here.machine_id) {
         ensure!(
             then == now,
-            "refused: run {} was made on machine {then}, but this is {now}; undo it there. Nothing was changed",
+            "refused: run {} was made on machine {then}, but this is machine {now}; undo it there. Nothing was changed",
             found.number
         );
     }
     let bus = args.bus.clone().or_else(|| found.bus.clone());
     guards::may_act(&here, bus.as_deref()).map_err(|error| anyhow::anyhow!("{error}"))?;
-    // Alone from here on; read again, as another may have been at it.
+    // Locked from here on; read again, because another process may have changed it.
     let journal = Journal::open(&args.journal)?;
     let found = journal::read(journal.directory(), found.number)?;
     if found.damaged > 0 {
@@ -78,14 +78,13 @@ fn find(args: &UndoArgs) -> anyhow::Result<Option<Run>> {
     ensure!(there.contains(&number), no_such_run(number, &there, &args.journal));
     let run = journal::read(&args.journal, number).with_context(|| {
         format!(
-            "run {number} cannot be undone from its journal. Nothing was changed. The journal has one line of JSON per step with \
-             the previous state: restore it by hand"
+            "run {number} cannot be undone from its journal. Nothing was changed. The journal has the previous state, one line of \
+             JSON per step: restore it by hand"
         )
     })?;
     Ok(Some(run))
 }
 
-/// What was asked for, where it was looked for, and what there is instead.
 fn no_such_run(number: u64, there: &[u64], journal: &Path) -> String {
     let which = match there {
         [] => "it has no runs".to_owned(),
@@ -96,10 +95,10 @@ fn no_such_run(number: u64, there: &[u64], journal: &Path) -> String {
         [] => "If you ran fix with --journal DIR, use the same for undo",
         _ => "`coroner undo --list` shows what each of them did",
     };
-    format!("there is no run {number} in {}: {which}. {next}. Nothing was changed", journal.display())
+    format!("no run {number} in {}: {which}. {next}. Nothing was changed", journal.display())
 }
 
-/// The runs that nobody can read: they may hold what is looked for.
+/// Why runs cannot be read: the one the user wants may be among them.
 fn damaged(journal: &Path) -> anyhow::Result<Vec<String>> {
     let numbers = journal::numbers(journal)?.into_iter();
     Ok(numbers.filter_map(|number| journal::read(journal, number).err().map(|error| error.to_string())).collect())

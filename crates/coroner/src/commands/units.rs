@@ -10,7 +10,7 @@ use coroner_diagnosis::agents::Need;
 use coroner_diagnosis::agents::baseline::Baseline;
 use coroner_diagnosis::units::{Audit, audit};
 use coroner_evidence::{Evidence, UnitFile};
-use coroner_probes::watch::{NameZombies, Options};
+use coroner_probes::watch::{NameZombies, WatchOptions};
 use coroner_probes::{Root, image};
 use coroner_source::audit_files::{KnownAgents, read_baseline};
 use coroner_source::recorded::{self, Recorded, with_recorder};
@@ -20,7 +20,7 @@ use std::path::Path;
 
 pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
     let known = KnownAgents::read(&args.catalogue.catalogue)?;
-    // Before minutes are spent on watching.
+    // Fail before watching.
     let stores = args.baseline.as_deref().is_some_and(|path| !path.exists());
     let baseline = if stores { None } else { read_baseline(args.baseline.as_deref())? };
     if let Some(file) = &baseline {
@@ -33,16 +33,16 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
         (None, Some(dir)) => read_image(dir, &known)?,
         (None, None) => {
             let audit = known.audit_options(baseline.clone());
-            let options = Options {
+            let options = WatchOptions {
                 zombies: NameZombies::Always,
                 bus: args.bus.clone(),
                 audit: Some(audit),
-                ..Options::default()
+                ..WatchOptions::default()
             };
             watch(Root::live(), options, args.duration.unwrap_or(WATCH_FOR))?
         }
     };
-    // A recording brings its node's own.
+    // A recording has its node's own catalogues.
     if recorded.is_none() || !args.catalogue.catalogue.is_empty() {
         evidence.catalogues = known.added;
     }
@@ -72,7 +72,7 @@ pub fn run(args: UnitsArgs) -> anyhow::Result<Exit> {
     };
     print(&text)?;
     let drifted = matches!(&audit.drift, Some(Ok(drift)) if !drift.new.is_empty() || !drift.changed.is_empty());
-    // What was just stored is what is good now.
+    // What was just stored is the new normal.
     Ok(if drifted && args.baseline.is_some() && stored.is_none() { Exit::Findings } else { Exit::NothingWrong })
 }
 
@@ -90,12 +90,12 @@ pub fn read_image(dir: &Path, known: &KnownAgents) -> anyhow::Result<Evidence> {
     if evidence.unit_files.is_empty() {
         let why =
             evidence.why_unseen(coroner_evidence::probe::UNIT_FILES).map_or("no unit files were found", |u| &u.why);
-        bail!("{}: {why}. Name the root directory of the image", dir.display());
+        bail!("{}: {why}. Is this the root directory of the image?", dir.display());
     }
     Ok(evidence)
 }
 
-/// If neither units nor processes were seen, an empty list would be a lie.
+/// An empty list would be a lie if neither units nor processes were seen.
 fn nothing_seen(audit: &Audit, recorded: Option<&Recorded>) -> anyhow::Result<()> {
     if !audit.units.is_empty() || !audit.cgroups.is_empty() {
         return Ok(());
@@ -113,7 +113,7 @@ fn why_no_files(evidence: &Evidence) -> &str {
     evidence.why_unseen(coroner_evidence::probe::UNIT_FILES).map_or("there are none", |u| &u.why)
 }
 
-/// Beside it first, so that a full disk or a crash leaves the old one as it was.
+/// Writes beside it and renames, so that a full disk or a crash leaves the old one intact.
 fn store(path: &Path, evidence: &Evidence) -> anyhow::Result<()> {
     if evidence.unit_files.is_empty() {
         bail!("{}: not stored, no unit files were seen: {}", path.display(), why_no_files(evidence));

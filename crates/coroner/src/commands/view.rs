@@ -5,7 +5,7 @@ use crate::args::view::ViewArgs;
 use crate::exit::Exit;
 use crate::output::{print, terminal};
 use anyhow::Context;
-use coroner_http::{Options, Token, is_loopback, serve};
+use coroner_http::{ServerOptions, Token, is_loopback, serve};
 use coroner_source::directory::{none_runs, the_running_one};
 use coroner_source::profile::ProfileSource;
 use coroner_web::Page;
@@ -16,20 +16,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// One beside the recorder's metrics.
+/// Next to the recorder's metrics port.
 const PORT: u16 = 9479;
-/// How often it is looked whether somebody wants it to end.
+/// How often the stop flag is checked.
 const STEP: Duration = Duration::from_millis(100);
-/// A browser has six.
+/// A browser opens six.
 const CONNECTIONS: usize = 64;
-/// Answers that take much CPU at a time.
+/// CPU-heavy answers at a time.
 const MOST_HEAVY: usize = 4;
 
 pub fn run(args: ViewArgs) -> anyhow::Result<Exit> {
     let file = what(&args)?;
     let token = args.token_file.as_deref().map(read_token).transpose()?;
     let listener = bind(args.listen)?;
-    let address = listener.local_addr().context("cannot find out the address")?;
+    let address = listener.local_addr().context("cannot determine the address")?;
     let token = match token {
         None if !is_loopback(&address) => Some(new_token()?),
         token => token,
@@ -49,10 +49,11 @@ fn serve_until(
     page: Arc<Page>,
     token: Option<Token>,
 ) -> anyhow::Result<()> {
-    let address = listener.local_addr().context("cannot find out the address")?;
+    let address = listener.local_addr().context("cannot determine the address")?;
     let heavy = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_HEAVY);
     let (names, users) = (names(), users());
-    let options = Options { name: "coroner-view", token: token.clone(), names, users, connections: CONNECTIONS, heavy };
+    let options =
+        ServerOptions { name: "coroner-view", token: token.clone(), names, users, connections: CONNECTIONS, heavy };
     let server = serve(listener, page, options).with_context(|| format!("{address}: cannot serve the page there"))?;
     let url = url(server.address, token.as_ref());
     print(&told(args, &url, server.address))?;
@@ -66,7 +67,7 @@ fn serve_until(
     Ok(())
 }
 
-/// What was named, or the recorder that runs.
+/// The named file, or the running recorder's directory.
 fn what(args: &ViewArgs) -> anyhow::Result<PathBuf> {
     match &args.file {
         Some(file) => Ok(file.clone()),
@@ -84,13 +85,13 @@ fn what(args: &ViewArgs) -> anyhow::Result<PathBuf> {
 
 fn bind(wanted: Option<SocketAddr>) -> anyhow::Result<TcpListener> {
     let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
-    // [::ffff:127.0.0.1] is 127.0.0.1 by another name: served as such, it is reached, guarded and printed like it.
+    // [::ffff:127.0.0.1] is 127.0.0.1: guard and print it as such.
     let wanted = wanted.map(|wanted| SocketAddr::new(wanted.ip().to_canonical(), wanted.port()));
     match (TcpListener::bind(wanted.unwrap_or(usual)), wanted) {
         (Ok(listener), _) => Ok(listener),
         (Err(error), Some(address)) => Err(error)
             .with_context(|| format!("--listen {address}: cannot listen there; choose another port, or 0 for any")),
-        // Another page is open already.
+        // Another page already uses the port.
         (Err(_), None) => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("127.0.0.1: no port is available"),
     }
 }
@@ -110,12 +111,12 @@ fn read_token(path: &Path) -> anyhow::Result<Token> {
 fn new_token() -> anyhow::Result<Token> {
     let mut bytes = [0u8; 16];
     let random = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    random.context("/dev/urandom: cannot be read, so no token can be made; give one with --token-file")?;
+    random.context("/dev/urandom: cannot be read, so no token can be made; pass one with --token-file")?;
     let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     Token::new(&text).context("cannot create a token")
 }
 
-/// Names under which others may know this machine.
+/// Host names of this machine.
 fn names() -> Vec<String> {
     let uname = rustix::system::uname();
     let name = uname.nodename().to_string_lossy().into_owned();
@@ -123,10 +124,10 @@ fn names() -> Vec<String> {
     [name, short].into_iter().filter(|name| !name.is_empty()).collect()
 }
 
-/// Who may look: everybody on a machine can reach its loopback, and what is shown may be readable by root only.
+/// Who may see the page: everybody on the machine can reach loopback, but the data may be readable by root only.
 fn users() -> Vec<u32> {
     let us = rustix::process::geteuid().as_raw();
-    // Behind sudo the browser, or the other end of an ssh, is the user's.
+    // Behind sudo, the browser or ssh belongs to the user.
     let behind_sudo = std::env::var("SUDO_UID").ok().filter(|_| us == 0).and_then(|uid| uid.parse().ok());
     [Some(0), Some(us), behind_sudo].into_iter().flatten().collect()
 }
@@ -159,7 +160,7 @@ fn told(args: &ViewArgs, url: &str, address: SocketAddr) -> String {
     text
 }
 
-/// Only where there is a screen. That it cannot be opened is no matter: the address was printed.
+/// Only with a display. Errors do not matter: the address was printed.
 fn open_browser(url: &str) {
     if std::env::var_os("DISPLAY").is_none() && std::env::var_os("WAYLAND_DISPLAY").is_none() {
         return;

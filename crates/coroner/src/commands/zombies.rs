@@ -35,7 +35,7 @@ pub fn run(args: ZombiesArgs) -> anyhow::Result<Exit> {
         None => not_seen(&evidence),
     })?;
     let text = if args.json {
-        let wanted = documents::zombies::Wanted { list: args.list, all: args.all };
+        let wanted = documents::zombies::ZombieDetail { list: args.list, all: args.all };
         let document = documents::zombies::document(&report, &evidence, &wanted);
         json_text(&with_recorder(document, recorded.as_ref()))
     } else {

@@ -1,22 +1,22 @@
-//! The strips of `coroner cores`, for people.
+//! `coroner cores` as text.
 
 use super::safe::one_line;
 use super::terminal::{bold, by_load, dim, width};
 use coroner_diagnosis::cores::owners::Ownership;
 use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::cores::{CoreSummary, Summary};
-use coroner_evidence::timestamp;
-use coroner_evidence::{CoreSet, Evidence};
+use coroner_diagnosis::words::plural;
+use coroner_evidence::{CoreSet, Evidence, timestamp};
 
-/// Below this in its busiest stretch of the strip a core is quiet, and folded with the others.
+/// A core that stays below this in every part of the strip is quiet and folded.
 const QUIET: f64 = 0.2;
-/// A node with so few cores is shown whole.
+/// With this few cores, none is folded.
 const FEW: usize = 8;
-/// Everything but the strip and the last two columns: core, busy, user, sys, irq, soft, steal.
+/// Columns core, busy, user, sys, irq, soft and steal.
 const NUMBERS_WIDTH: usize = 6 + 5 * 6 + 6;
 const OWNER_WIDTH: usize = 24;
 
-/// How many columns the strip gets in this terminal.
+/// Width of the strip in this terminal.
 pub fn strip_columns() -> usize {
     width().saturating_sub(NUMBERS_WIDTH + OWNER_WIDTH + 4).clamp(20, 60)
 }
@@ -53,7 +53,7 @@ pub fn render(summary: &Summary, evidence: &Evidence, all: bool) -> String {
     out
 }
 
-/// The average beside the worst core: one sees at once what an average hides.
+/// The average beside the worst core, to show what an average hides.
 fn average_line(summary: &Summary) -> String {
     let mut line = format!(
         "average {} busy, {} in the kernel",
@@ -89,14 +89,14 @@ fn core_line(core: &CoreSummary) -> String {
     line + "\n"
 }
 
-/// One part of the strip: its height is how busy the core was.
+/// One part of the strip; its height shows how busy the core was.
 fn cell(shares: &Option<Shares>) -> String {
     const HEIGHTS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
     match shares {
         None => dim("?"),
         Some(shares) => {
             let busy = shares.busy().clamp(0.0, 1.0);
-            // Anything above nothing is to be seen.
+            // Show at least something for any load.
             let height = if busy > 0.02 { ((busy * 8.0).round() as usize).max(1) } else { 0 };
             by_load(busy, HEIGHTS[height.min(8)])
         }
@@ -115,13 +115,13 @@ fn quiet_line(quiet: &[&CoreSummary]) -> String {
     let average = quiet.iter().map(|c| c.shares.busy()).sum::<f64>() / quiet.len() as f64;
     let queues = quiet.iter().filter(|c| !c.queues.is_empty()).count();
     let mut line = format!(
-        "{} quiet cores (below {} all the time, {} on average): {cores}",
-        quiet.len(),
+        "{} (always below {}, {} on average): {cores}",
+        plural(quiet.len() as u64, "quiet core", "quiet cores"),
         percent(QUIET),
         percent(average)
     );
     if queues > 0 {
-        line.push_str(&format!("; {queues} of them serve NIC queues"));
+        line.push_str(&format!("; {queues} of them {} NIC queues", if queues == 1 { "serves" } else { "serve" }));
     }
     dim(&(line + " (--all shows them)\n"))
 }

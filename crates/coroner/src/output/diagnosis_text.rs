@@ -1,4 +1,4 @@
-//! A diagnosis for people.
+//! A diagnosis as text.
 
 use super::safe::one_line;
 use super::telling;
@@ -12,7 +12,7 @@ use coroner_evidence::timestamp;
 use coroner_evidence::{Cost, Evidence, Node, Unseen};
 use std::time::Duration;
 
-/// `source` says where the evidence comes from, in lines of its own.
+/// `source` says where the evidence comes from, one or more lines.
 pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose: bool) -> String {
     let width = width();
     let mut out = String::new();
@@ -59,7 +59,7 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
     out
 }
 
-/// What is worse than all verdicts must not be missed below them.
+/// Announces unexplained problems that are worse than every verdict, so that nobody misses them below.
 fn worse_below(diagnosis: &Diagnosis, width: usize) -> String {
     let told = diagnosis.conclusion.verdicts.iter().map(|verdict| verdict.severity).max();
     let worse = telling::unexplained(diagnosis).into_iter().filter(|(finding, _)| Some(finding.severity) > told);
@@ -73,7 +73,7 @@ fn worse_below(diagnosis: &Diagnosis, width: usize) -> String {
     }
 }
 
-/// What is part of no verdict.
+/// Findings outside of every verdict.
 fn others_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: bool) -> String {
     let mut out = String::new();
     let unexplained = telling::unexplained(diagnosis);
@@ -84,7 +84,7 @@ fn others_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: b
         if i > 0 || outcome != Outcome::CauseFound {
             out.push('\n');
         }
-        out.push_str(&finding_text(finding, width, &Told { evidence: verbose, remedy: true }));
+        out.push_str(&finding_text(finding, width, &FindingParts { evidence: verbose, remedy: true }));
         let needs = format!("To find its cause: {}.", unexplained.needs.trim_end_matches('.'));
         let how = telling::how_to_get(unexplained);
         out.push_str(&wrap(&format!("{needs} {how}"), width, 2));
@@ -95,7 +95,7 @@ fn others_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: b
     }
     for finding in worth_knowing {
         if verbose {
-            out.push_str(&finding_text(finding, width, &Told { evidence: true, remedy: true }));
+            out.push_str(&finding_text(finding, width, &FindingParts { evidence: true, remedy: true }));
         } else {
             out.push_str(&wrap_hanging(&format!("- {} ({})", finding.title, finding.code), width, 2, 4));
         }
@@ -103,7 +103,7 @@ fn others_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: b
     out
 }
 
-/// The findings of the verdicts with all that is known of them.
+/// The findings of the verdicts in full.
 fn findings_text(diagnosis: &Diagnosis, width: usize) -> String {
     let findings = telling::in_verdicts(diagnosis);
     let mut out = String::new();
@@ -114,12 +114,12 @@ fn findings_text(diagnosis: &Diagnosis, width: usize) -> String {
         if i > 0 {
             out.push('\n');
         }
-        out.push_str(&finding_text(finding, width, &Told { evidence: true, remedy: true }));
+        out.push_str(&finding_text(finding, width, &FindingParts { evidence: true, remedy: true }));
     }
     out
 }
 
-/// Where something is wrong, the dead ends come with their reasons: they are where people look first.
+/// If something is wrong, dead ends are listed with their reasons: people look there first.
 fn ruled_out_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: bool) -> String {
     if diagnosis.ruled_out.is_empty() {
         return String::new();
@@ -181,7 +181,7 @@ pub fn window_line(diagnosis: &Diagnosis, evidence: &Evidence) -> String {
         let seconds = Duration::from_nanos(to.saturating_sub(from)).as_secs_f64();
         line.push_str(&format!("watched {seconds:.1} s until {}", timestamp(to)));
     }
-    // The average beside the worst core: what an average hides is the point of this tool.
+    // The average beside the worst core: showing what an average hides is the point of this tool.
     let cores = Cores::of(evidence);
     let average = cores.window().and_then(|window| cores.timeline.average(window));
     if let (Some(average), Some((core, busy))) = (average, cores.timeline.worst(Shares::busy)) {
@@ -194,13 +194,13 @@ pub fn window_line(diagnosis: &Diagnosis, evidence: &Evidence) -> String {
     line
 }
 
-/// What is told of a finding beside what happened.
-pub struct Told {
+/// What to print about a finding besides what happened.
+pub struct FindingParts {
     pub evidence: bool,
     pub remedy: bool,
 }
 
-pub fn finding_text(finding: &Finding, width: usize, told: &Told) -> String {
+pub fn finding_text(finding: &Finding, width: usize, told: &FindingParts) -> String {
     let label = finding.severity.as_str().to_uppercase();
     let mut out = format!(
         "{}  {}  {} {}\n",

@@ -2,9 +2,9 @@
 //! never removed or renamed.
 
 use super::fix_text::Shown;
-use coroner_remedy::apply::Report;
+use coroner_remedy::apply::FixReport;
 use coroner_remedy::image::ImagePlan;
-use coroner_remedy::journal::{Run, State};
+use coroner_remedy::journal::{Run, StepState};
 use coroner_remedy::plan::{Plan, Step};
 use coroner_remedy::undo;
 use coroner_web::documents::diagnosis::{node, window};
@@ -67,7 +67,7 @@ pub fn nothing_done(plan: &Plan, shown: &Shown<'_>) -> serde_json::Result<Value>
     }))
 }
 
-pub fn done(plan: &Plan, report: &Report, shown: &Shown<'_>) -> serde_json::Result<Value> {
+pub fn done(plan: &Plan, report: &FixReport, shown: &Shown<'_>) -> serde_json::Result<Value> {
     let steps: Vec<_> = report.steps.iter().map(|step| step.document()).collect();
     Ok(json!({
         "schema": FIX,
@@ -81,7 +81,7 @@ pub fn done(plan: &Plan, report: &Report, shown: &Shown<'_>) -> serde_json::Resu
     }))
 }
 
-pub fn undone(report: &undo::Report) -> Value {
+pub fn undone(report: &undo::UndoReport) -> Value {
     let steps: Vec<Value> = report
         .steps
         .iter()
@@ -115,10 +115,10 @@ pub fn runs(runs: &[Run], directory: &Path) -> Value {
                 .iter()
                 .map(|step| {
                     let (state, words) = match &step.state {
-                        State::Unknown => ("unknown", ""),
-                        State::Done(words) => ("done", words.as_str()),
-                        State::Failed(why) => ("failed", why.as_str()),
-                        State::Undone(_, words) => ("undone", words.as_str()),
+                        StepState::Unknown => ("unknown", ""),
+                        StepState::Done(words) => ("done", words.as_str()),
+                        StepState::Failed(why) => ("failed", why.as_str()),
+                        StepState::Undone(_, words) => ("undone", words.as_str()),
                     };
                     json!({
                         "id": step.id, "title": step.title, "state": state, "words": words, "reversible": step.reversible,

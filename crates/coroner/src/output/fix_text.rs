@@ -1,29 +1,29 @@
-//! A plan and what came of it, for people.
+//! A plan and its result, as text.
 
 use super::safe::one_line;
 use super::terminal::{bold, by_severity, dim, good, width, wrap, wrap_hanging};
-use coroner_diagnosis::words::count;
+use coroner_diagnosis::words::{count, plural};
 use coroner_diagnosis::{Diagnosis, Finding, Severity};
 use coroner_evidence::Evidence;
-use coroner_remedy::apply::{Outcome, Report, StepReport};
+use coroner_remedy::apply::{FixReport, Outcome, StepReport};
 use coroner_remedy::measure::{Effect, Measured};
 use coroner_remedy::plan::{Plan, Risk, Step};
 use coroner_remedy::planner::worth_asking_for;
-use coroner_remedy::steps::Kind;
+use coroner_remedy::steps::StepKind;
 
-/// Files that are named in the text; JSON has all of them.
+/// Files listed in the text; JSON has all of them.
 const FILES: usize = 6;
-/// Columns of the labels of a step.
+/// Width of a step's labels.
 const LABEL: usize = 15;
 
-/// What a plan is shown with.
+/// What goes into the output besides the plan.
 pub struct Shown<'s> {
     pub chosen: &'s [&'s Step],
     pub evidence: &'s Evidence,
     pub diagnosis: &'s Diagnosis,
-    /// Where the evidence comes from, in lines.
+    /// Where the evidence comes from, one or more lines.
     pub source: &'s str,
-    /// Whether it is of this node as it is now.
+    /// Whether it is about this node now.
     pub is_here: bool,
 }
 
@@ -52,13 +52,13 @@ pub fn plan(plan: &Plan, shown: &Shown<'_>) -> String {
     out.push_str(&match shown.chosen.is_empty() {
         true => wrap("coroner has no step for this. Nothing was changed.", width, 0),
         false if !shown.is_here => wrap(
-            "Nothing was changed. This plan is for a recording: PIDs are from the recording. On the node, `coroner fix` makes a \
+            "Nothing was changed. This plan is from a recording, and so are its PIDs. On the node, `coroner fix` makes a \
              new plan and `coroner fix --apply` applies it.",
             width,
             0,
         ),
         false => wrap(
-            "Nothing was changed. `coroner fix --apply` applies the plan: it asks before each step and measures the effect; \
+            "Nothing was changed. `coroner fix --apply` applies the plan: it asks before each step, then measures the effect; \
              `coroner undo` undoes it.",
             width,
             0,
@@ -77,7 +77,7 @@ fn head(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
         let sure = cause.certainty.map(|certainty| format!(", {certainty}")).unwrap_or_default();
         let line = format!("Cause: {} ({}{sure})", cause.finding.title, cause.finding.code);
         out.push_str(&bold(&wrap_hanging(&line, width, 0, 2)));
-        // Told with the reboot, if there is one.
+        // Shown with the reboot, if there is one.
         if let Some(risk) = cause.risk.as_ref().filter(|_| plan.reboot.is_none()) {
             out.push_str(&wrap(&format!("If nothing is done: {risk}"), width, 2));
         }
@@ -91,7 +91,7 @@ fn nothing_to_do(shown: &Shown<'_>, width: usize) -> String {
     if !shown.diagnosis.conclusion.unexplained.is_empty() {
         out.push('\n');
         out.push_str(&wrap(
-            "There are problems without a known cause: `coroner` shows them and what is needed to find it.",
+            "There are problems without a known cause: `coroner` shows them and what is needed to find the cause.",
             width,
             0,
         ));
@@ -99,7 +99,7 @@ fn nothing_to_do(shown: &Shown<'_>, width: usize) -> String {
     out
 }
 
-/// What hurts nobody, and is not part of this plan.
+/// Mild findings that are not part of this plan.
 fn worth_knowing(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
     let mut asked = worth_asking_for(shown.diagnosis);
     asked.retain(|finding| !plan.causes.iter().any(|cause| cause.finding.subject == finding.subject));
@@ -160,7 +160,7 @@ fn step_text(step: &Step, number: &str, evidence: &Evidence, width: usize) -> St
     for measure in &step.measures {
         let now = match measure.value(evidence) {
             Ok(value) => format!("now {}", number_words(value)),
-            Err(why) => format!("not known: {why}"),
+            Err(why) => format!("unknown: {why}"),
         };
         field(&mut out, "measured by", &format!("{} ({now})", measure.words()), width);
     }
@@ -188,9 +188,9 @@ fn files_text(plan: &Plan, width: usize) -> String {
     let mut out = format!(
         "\n{}\n",
         bold(&format!(
-            "Files that keep dead cgroups: {} files, {} cgroups",
-            count(plan.files.len() as u64),
-            count(zombies)
+            "Files that keep dead cgroups: {}, {}",
+            plural(plan.files.len() as u64, "file", "files"),
+            plural(zombies, "cgroup", "cgroups")
         ))
     );
     for file in plan.files.iter().take(FILES) {
@@ -199,7 +199,7 @@ fn files_text(plan: &Plan, width: usize) -> String {
         let line = format!("- {} ({}, keeps {}{seen}{deleted})", file.path, file.filesystem, count(file.zombies));
         out.push_str(&wrap_hanging(&line, width, 2, 4));
     }
-    let mut words = "coroner deletes none of them unless you name it: --delete-file PATH.".to_owned();
+    let mut words = "coroner deletes only files that you name: --delete-file PATH.".to_owned();
     if plan.files.len() > FILES {
         words.push_str(" To list all for --delete-files-from: `coroner fix --json | jq -r '.files[].reach'`.");
     }
@@ -207,7 +207,7 @@ fn files_text(plan: &Plan, width: usize) -> String {
     out
 }
 
-/// A plan speaks of what is to come; of what was done already it must not.
+/// After the steps, the plan's outlook is out of date and is left out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
     Before,
@@ -267,7 +267,7 @@ fn by_hand_text(plan: &Plan, width: usize) -> String {
     if plan.by_hand.is_empty() {
         return String::new();
     }
-    let mut out = format!("\n{}\n", bold("For you to do (coroner has no step for it)"));
+    let mut out = format!("\n{}\n", bold("To do by hand (coroner has no step for it)"));
     for by_hand in &plan.by_hand {
         let title = format!("- {} ({})", by_hand.finding.title, by_hand.finding.code);
         out.push_str(&wrap_hanging(&title, width, 2, 4));
@@ -276,7 +276,7 @@ fn by_hand_text(plan: &Plan, width: usize) -> String {
     out
 }
 
-/// What is about to be done, in short; who wants all of it asks for the plan.
+/// A short summary before acting; the plan has the rest.
 pub fn before_acting(plan: &Plan, shown: &Shown<'_>) -> String {
     let width = width();
     let mut out = head(plan, shown, width);
@@ -290,7 +290,7 @@ pub fn before_acting(plan: &Plan, shown: &Shown<'_>) -> String {
     out
 }
 
-/// Before a step, on a terminal.
+/// Asks for consent on a terminal.
 pub fn question(step: &Step, number: usize, all: usize) -> String {
     let width = width();
     let mut out = format!("\n{}\n", bold(&one_line(&format!("{number} of {all}. {}", step.title))));
@@ -305,7 +305,7 @@ pub fn question(step: &Step, number: usize, all: usize) -> String {
     out
 }
 
-/// As soon as a step is done, or not.
+/// One line when a step is over.
 pub fn told(step: &Step, outcome: &Outcome, number: usize, all: usize) -> String {
     let head = format!("{number} of {all} {}", step.id);
     let text = match outcome {
@@ -319,8 +319,8 @@ pub fn told(step: &Step, outcome: &Outcome, number: usize, all: usize) -> String
     wrap_hanging(&text, width(), 0, 4)
 }
 
-/// After the last step: what was measured, and how to go on.
-pub fn done(report: &Report, plan: &Plan) -> String {
+/// After the last step: what was measured, and what to do next.
+pub fn done(report: &FixReport, plan: &Plan) -> String {
     let width = width();
     let mut out = String::new();
     if report.did_something() {
@@ -346,13 +346,13 @@ pub fn done(report: &Report, plan: &Plan) -> String {
     }
     if let Some(stopped) = &report.stopped {
         let text =
-            format!("Stopped: {}. Steps before it stay done; none after it was run.", stopped.trim_end_matches('.'));
+            format!("Stopped: {}. Earlier steps stay done; later ones were not run.", stopped.trim_end_matches('.'));
         out.push('\n');
         out.push_str(&by_severity(Severity::Critical, &wrap(&text, width, 0)));
     }
-    // The plan speaks of before: what was deleted keeps nobody any more.
+    // The plan lists files that may be deleted by now.
     let is_deleted =
-        |step: &StepReport| step.step.kind == Kind::DeleteFiles && matches!(step.outcome, Outcome::Done(_));
+        |step: &StepReport| step.step.kind == StepKind::DeleteFiles && matches!(step.outcome, Outcome::Done(_));
     if report.did_something() && !report.steps.iter().any(is_deleted) {
         out.push_str(&files_text(plan, width));
         out.push_str(&reboot_text(plan, width, When::After));
@@ -372,7 +372,7 @@ pub fn done(report: &Report, plan: &Plan) -> String {
 }
 
 fn measured_words(measured: &Measured) -> String {
-    let value = |value: Option<f64>| value.map_or_else(|| "not known".to_owned(), number_words);
+    let value = |value: Option<f64>| value.map_or_else(|| "unknown".to_owned(), number_words);
     let why = measured.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
     format!("{}: {} before, {} now{why}", measured.words, value(measured.before), value(measured.after))
 }

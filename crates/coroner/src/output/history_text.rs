@@ -1,4 +1,4 @@
-//! The history for people: what goes on first, then what ended, newest first.
+//! The history as text: ongoing problems first, then those that ended, newest first.
 
 use super::safe::one_line;
 use super::terminal::{bold, dim, width, wrap};
@@ -12,15 +12,15 @@ pub fn render(directory: &Path, is_live: bool, history: &History) -> String {
     let place = one_line(&directory.display().to_string());
     let Some((from, to)) = history.span_real_ns else {
         let why = match is_live {
-            true => "its recorder diagnoses the node every few minutes; look again in a minute",
+            true => "the recorder diagnoses the node every few minutes; try again in a minute",
             false => "no recorder is running here",
         };
         return format!("no diagnoses in {place} yet: {why}\n");
     };
     let mut out = String::new();
     let (going_on, over): (Vec<_>, Vec<_>) = history.episodes.iter().partition(|episode| episode.end == End::GoesOn);
-    section(&mut out, "Going on", &going_on);
-    section(&mut out, "Over", &over);
+    section(&mut out, "Ongoing", &going_on);
+    section(&mut out, "Ended", &over);
     if history.episodes.is_empty() {
         out.push_str("Nothing was wrong.\n\n");
     }
@@ -65,7 +65,7 @@ fn when(episode: &Episode) -> String {
         End::GoesOn => format!(", {} so far", length(from, until)),
         End::Ended if until == from => String::new(),
         End::Ended => format!(", for {}", length(from, until)),
-        End::NotSeen => format!(", for {} or longer: nobody recorded after that", length(from, until)),
+        End::NotSeen => format!(", for at least {} (not recorded after that)", length(from, until)),
     };
     format!("{since}{}{lasted}", time(from))
 }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_comes_first() {
+    fn ongoing_problems_come_first() {
         let history = History {
             episodes: vec![
                 episode(0, 12, End::Ended, "a.service crashloops"),
@@ -114,10 +114,10 @@ mod tests {
         };
         assert_eq!(
             render(Path::new("/d"), true, &history),
-            "Going on\n  \
+            "Ongoing\n  \
              1970-01-01 00:59:00Z, 60 s so far  unit-crashloop (warning, proven)\n      c.service crashloops\n\n\
-             Over\n  \
-             1970-01-01 00:20:00Z, for 60 s or longer: nobody recorded after that  unit-crashloop (warning, proven)\n      \
+             Ended\n  \
+             1970-01-01 00:20:00Z, for at least 60 s (not recorded after that)  unit-crashloop (warning, proven)\n      \
              b.service crashloops\n  \
              before 1970-01-01 00:00:00Z, for 12 min  unit-crashloop (warning, proven)\n      a.service crashloops\n\n\
              not recorded: 1970-01-01 00:21:00Z to 1970-01-01 00:58:00Z (37 min)\n\
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_wrong_and_nothing_known_are_two_things() {
+    fn nothing_wrong_is_not_nothing_known() {
         let healthy = History { diagnoses: 3, span_real_ns: Some((0, 9 * MINUTE)), ..History::default() };
         assert!(render(Path::new("/d"), true, &healthy).starts_with("Nothing was wrong."));
         assert!(render(Path::new("/d"), false, &History::default()).starts_with("no diagnoses in /d yet"));

@@ -1,4 +1,4 @@
-//! Incidents for people.
+//! Incidents as text.
 
 use super::diagnosis_text;
 use super::safe::one_line;
@@ -7,8 +7,8 @@ use coroner_diagnosis::words::bytes as size;
 use coroner_diagnosis::words::{duration_words, plural};
 use coroner_evidence::timestamp;
 use coroner_source::directory;
-use coroner_source::incident::{Incident, State};
-use coroner_source::incident_report::{Listed, Losses, Read, Report, losses};
+use coroner_source::incident::{Incident, IncidentState};
+use coroner_source::incident_report::{IncidentReport, Listed, Losses, ReadIncident, losses};
 use std::path::Path;
 use std::time::Duration;
 
@@ -50,8 +50,8 @@ pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> String {
     out
 }
 
-pub fn report(report: &Report) -> String {
-    let Report { listed: Listed { incident, file, .. }, directory, read, verbose } = report;
+pub fn report(report: &IncidentReport) -> String {
+    let IncidentReport { listed: Listed { incident, file, .. }, directory, read, verbose } = report;
     let width = width();
     let seen = read.as_ref().ok().and_then(|read| read.diagnosis.window_real_ns);
     let mut out = head(incident, seen, directory::is_live(directory), width);
@@ -95,11 +95,10 @@ fn head(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool, width: usi
     out
 }
 
-/// What triggered it and when, a line each, for a report.
-pub fn plain_head(report: &Report) -> String {
+/// What triggered it and when, for a report.
+pub fn plain_head(report: &IncidentReport) -> String {
     let seen = report.read.as_ref().ok().and_then(|read| read.diagnosis.window_real_ns);
     let lines = head_lines(&report.listed.incident, seen, directory::is_live(&report.directory));
-    // Each stays one line.
     lines.iter().map(|line| one_line(line)).collect::<Vec<_>>().join("\n")
 }
 
@@ -118,15 +117,15 @@ fn head_lines(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool) -> V
         seconds(trigger, incident.until_real_ns)
     );
     if let Some((from, _)) = seen.filter(|(from, _)| seconds(incident.from_real_ns, *from) > 2.0) {
-        window.push_str(&format!("; recorded from {:.0} s before on", seconds(from, trigger)));
+        window.push_str(&format!("; recorded only from {:.0} s before", seconds(from, trigger)));
     }
     if let Some(frozen) = incident.frozen_real_ns {
         window.push_str(&format!("; frozen {:.1} s after the trigger", seconds(trigger, frozen)));
     }
     lines.push(window);
-    if incident.state == State::Open {
+    if incident.state == IncidentState::Open {
         let open = match is_live {
-            true => "Still open: its last seconds, findings and risers are not there yet.",
+            true => "Still open: its last seconds, findings and risers are missing.",
             false => "Incomplete, and no recorder is running: the next one will complete it.",
         };
         lines.push(open.to_owned());
@@ -147,7 +146,7 @@ fn head_lines(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool) -> V
     lines
 }
 
-/// What happened, and how long it lasted: `spin[4711] (SCHED_FIFO 50) had core 1 for itself for 7 min`.
+/// What happened and for how long: `spin[4711] (SCHED_FIFO 50) had core 1 to itself for 7 min`.
 fn told(incident: &Incident, is_live: bool) -> String {
     let text = &incident.text;
     let Some(lasting) = incident.lasting else { return text.clone() };
@@ -166,12 +165,12 @@ fn told(incident: &Incident, is_live: bool) -> String {
     }
 }
 
-/// Smaller rises are true and tell nobody anything.
+/// Smaller rises are real, but say nothing.
 const LEAST_RISE: f64 = 0.01;
 const MOST_RISERS: usize = 8;
 
-/// Who rose, and what the sampler could not see.
-fn samples(read: &Read, incident: &Incident, width: usize) -> String {
+/// Risers, and samples that are missing.
+fn samples(read: &ReadIncident, incident: &Incident, width: usize) -> String {
     let mut out = String::new();
     let place = incident.core.map_or_else(|| "on all cores".to_owned(), |core| format!("on core {core}"));
     if !read.risers.is_empty() {

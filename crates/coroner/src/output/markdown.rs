@@ -1,8 +1,8 @@
-//! Text of the node as Markdown. Names of units and processes, and lines of logs, may hold anything: none of it may become markup.
+//! Text from the node as Markdown. Names and log lines may contain anything; none of it may become markup.
 
 use super::safe::{self, one_line};
 
-/// A line of text. What stands between backticks becomes code: our own texts write commands so.
+/// A line of text. Text between backticks becomes code: our own texts mark commands that way.
 pub fn line(text: &str) -> String {
     let text = one_line(text);
     let parts: Vec<&str> = text.trim().split('`').collect();
@@ -12,7 +12,7 @@ pub fn line(text: &str) -> String {
         let is_closed = i + 1 < parts.len();
         match (is_code, is_closed) {
             (false, _) => out.push_str(&escaped(part)),
-            // Between two of them there is no third: nothing in it can end it.
+            // It was split at backticks, so nothing inside can end it.
             (true, true) if !part.trim().is_empty() => out.push_str(&format!("`{part}`")),
             (true, true) => out.push_str(&format!("\\`{part}\\`")),
             (true, false) => out.push_str(&format!("\\`{}", escaped(part))),
@@ -21,12 +21,11 @@ pub fn line(text: &str) -> String {
     not_a_block(out)
 }
 
-/// The cell of a table. Code would not be safe there: tables are cut at `|` before code is looked for.
+/// A table cell. No code here: Markdown splits tables at `|` before it looks for code.
 pub fn cell(text: &str) -> String {
     escaped(one_line(text).trim())
 }
 
-/// Lines as they are.
 pub fn code_block(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(one_line).collect();
     let longest = lines.iter().flat_map(|line| line.split(|c| c != '`')).map(str::len).max().unwrap_or(0);
@@ -42,9 +41,9 @@ fn escaped(text: &str) -> String {
         let after = rest.peek().copied().unwrap_or(' ');
         let is_markup = match c {
             '\\' | '`' | '*' | '[' | ']' | '<' | '>' | '|' | '~' | '&' | '$' => true,
-            // Within a word it means nothing.
+            // No markup within a word.
             '_' => !(before.is_alphanumeric() && after.is_alphanumeric()),
-            // Neither http:// nor www. shall become a link.
+            // http:// and www. must not become links.
             ':' => after == '/',
             '.' => out.to_ascii_lowercase().ends_with("www"),
             _ => false,
@@ -53,7 +52,7 @@ fn escaped(text: &str) -> String {
             out.push('\\');
         }
         out.push(c);
-        // Nobody is to be called by the name of a process.
+        // A process name must not notify somebody.
         if c == '@' && !before.is_alphanumeric() {
             out.push(safe::mark(safe::Style::Apart));
         }
@@ -62,7 +61,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// At the beginning of a line some signs begin a heading, a list or a rule.
+/// Escapes what would start a heading, a list or a rule.
 fn not_a_block(line: String) -> String {
     if line.starts_with(['#', '-', '+', '=']) {
         return format!("\\{line}");
@@ -79,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_become_no_markup() {
+    fn names_do_not_become_markup() {
         assert_eq!(line("a*b* <img src=x> [x](y) ~~z~~ 1|2"), r"a\*b\* \<img src=x\> \[x\](y) \~\~z\~\~ 1\|2");
         assert_eq!(line("# title"), r"\# title");
         assert_eq!(line("- item"), r"\- item");
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_code_and_no_name_ends_them() {
+    fn commands_are_code_and_names_cannot_end_them() {
         assert_eq!(line("Stop it: `systemctl stop a_b`."), "Stop it: `systemctl stop a_b`.");
         assert_eq!(line("`a``b`"), "`a``b`");
         assert_eq!(line("``` fence"), "\\`\\`\\` fence");
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_ends_where_we_end_it() {
+    fn text_cannot_end_a_code_block() {
         assert_eq!(code_block("a\n```\nb"), "````text\na\n```\nb\n````\n");
         assert_eq!(code_block("x"), "```text\nx\n```\n");
     }

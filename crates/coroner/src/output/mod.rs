@@ -1,4 +1,4 @@
-//! What people and programs read.
+//! Everything that is printed.
 
 pub mod cores_text;
 pub mod diagnosis_text;
@@ -25,14 +25,14 @@ pub use coroner_web::documents::document as json_text;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write};
 
-/// To the beginning of the line, which is emptied.
+/// Return to the start of the line and clear it.
 const CLEAR: &str = "\r\x1b[K";
 
-/// How long a warning waits for its reader.
+/// How long a warning waits for a slow reader.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// Writes to standard output. A reader that went away (`coroner | head`) is not an error, and changes no exit code; a full
-/// disk is one.
+/// Writes to standard output. A reader that went away (`coroner | head`) is not an error and does not change the exit code; a
+/// full disk is an error.
 pub fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(safe::text(text).as_bytes()).and_then(|()| stdout.flush()) {
@@ -41,9 +41,9 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes a line to standard error, in place of the progress line if there is one. That nobody reads it must not end us.
+/// Writes a line to standard error, replacing the progress line. A missing reader must not end us.
 pub fn warn(text: &str) {
-    // Nor must one who does not read on: what cannot be written soon is not said.
+    // Nor may a stuck reader block us: drop what cannot be written soon.
     let stderr = io::stderr();
     if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&PATIENCE)) == Ok(0) {
         return;
@@ -53,21 +53,21 @@ pub fn warn(text: &str) {
     let _ = writeln!(stderr, "{clear}coroner: {}", safe::one_line(text));
 }
 
-/// Asks a person, in place of the progress line.
+/// Asks the user, replacing the progress line.
 pub fn ask(question: &str) {
     let mut stderr = io::stderr().lock();
     let _ = write!(stderr, "{CLEAR}{}", safe::text(question));
     let _ = stderr.flush();
 }
 
-/// Rewrites the line that tells how far it is.
+/// Rewrites the progress line.
 fn show_progress(line: &str) {
     let mut stderr = io::stderr().lock();
     let _ = write!(stderr, "{CLEAR}{}", safe::one_line(line));
     let _ = stderr.flush();
 }
 
-/// A text for people with the line that says where it comes from.
+/// Puts the line that says where the evidence comes from above the text.
 pub fn with_line(text: String, recorded: Option<&Recorded>) -> String {
     match recorded.map(|recorded| recorded.line.as_str()).filter(|line| !line.is_empty()) {
         Some(line) => format!("{}\n{text}", safe::one_line(line)),
@@ -75,7 +75,7 @@ pub fn with_line(text: String, recorded: Option<&Recorded>) -> String {
     }
 }
 
-/// What libraries of ours say is printed as our own warnings are; what others' log is their developers' business.
+/// Prints log messages of our own crates as warnings; other crates' logs are for their developers.
 struct Warnings;
 
 impl log::Log for Warnings {
@@ -92,7 +92,7 @@ impl log::Log for Warnings {
     fn flush(&self) {}
 }
 
-/// From now on warnings of the recorder and of sources are printed.
+/// Prints warnings of the recorder and of sources from now on.
 pub fn print_warnings() {
     // Only a second logger could fail, and there is none.
     let _ = log::set_logger(&Warnings);

@@ -7,13 +7,13 @@ use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Smaller files are read before a line of progress could be.
+/// Smaller files are read too fast for a progress line.
 const SHOW_PROGRESS_FROM: u64 = 8 << 20;
 
-/// The line speaks of the last seconds, which is enough for a person to see that something happens.
+/// The line shows the load over this time.
 const RECENT: Duration = Duration::from_secs(2);
 
-/// A line on standard error that is rewritten in place; silent where that is no terminal.
+/// A line on standard error that is rewritten in place; silent without a terminal.
 pub struct StatusLine {
     enabled: bool,
     shown: bool,
@@ -42,7 +42,7 @@ impl Drop for StatusLine {
     }
 }
 
-/// How far a watch is, and how busy the node is meanwhile.
+/// How far a watch is, and how busy the node is.
 pub struct Progress {
     line: StatusLine,
     what: &'static str,
@@ -74,7 +74,7 @@ impl Progress {
     }
 }
 
-/// Runs `work`; meanwhile a line on the terminal says how much of the file was read.
+/// Runs `work` with a progress line that says how much of the file was read.
 pub fn reading<T>(source: &ProfileSource, work: impl FnOnce() -> T) -> T {
     let file = &source.file;
     let size = std::fs::metadata(file).map_or(0, |about| if about.is_file() { about.len() } else { 0 });

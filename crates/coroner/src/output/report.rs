@@ -1,4 +1,4 @@
-//! A diagnosis as Markdown, to paste into a ticket: whole, for somebody who was not there.
+//! A complete diagnosis as Markdown, for a ticket.
 
 use super::diagnosis_text::window_line;
 use super::markdown::{cell, code_block, line};
@@ -11,18 +11,18 @@ use coroner_diagnosis::{Diagnosis, Fact, Finding};
 use coroner_evidence::timestamp;
 use coroner_evidence::{Evidence, Node};
 
-pub struct Report<'a> {
+pub struct MarkdownReport<'a> {
     pub diagnosis: &'a Diagnosis,
     pub evidence: &'a Evidence,
-    /// Where the evidence comes from, in lines of its own.
+    /// Where the evidence comes from, one or more lines.
     pub source: &'a str,
-    /// What a recorder froze, if it is about that.
+    /// The incident it is about, if any.
     pub incident: Option<&'a str>,
-    /// What made this report.
+    /// The command line that made this report.
     pub command: &'a str,
 }
 
-pub fn render(report: &Report<'_>) -> String {
+pub fn render(report: &MarkdownReport<'_>) -> String {
     let diagnosis = report.diagnosis;
     let mut out = format!("# {}\n\n", line(&title(diagnosis)));
     out.push_str(&about(report));
@@ -70,7 +70,7 @@ fn if_unsure(certainty: Certainty) -> &'static str {
     }
 }
 
-fn about(report: &Report<'_>) -> String {
+fn about(report: &MarkdownReport<'_>) -> String {
     let mut out = String::new();
     for (name, value) in node_facts(&report.diagnosis.node) {
         out.push_str(&format!("- {name}: {}\n", line(&value)));
@@ -117,7 +117,7 @@ fn verdict_text(verdict: &Verdict, number: &str, seen: Option<(u64, u64)>) -> St
     let is_over = if over.is_some() { ", over" } else { "" };
     let mut out = format!("\n## Verdict{number} ({severity}{is_over}, {sure})\n\n");
     if !verdict.chain.is_empty() {
-        // Two spaces at its end keep a line apart from the next.
+        // Two trailing spaces are a line break.
         let story: Vec<String> = verdict.story.split(" ← ").map(line).collect();
         out.push_str(&format!("> {}\n\n", story.join("  \n> ← ")));
     }
@@ -273,7 +273,7 @@ fn fact_line(fact: &Fact) -> String {
     format!("{}: {} ({})", fact.what(), fact.value_text(), fact.source)
 }
 
-fn how_made(report: &Report<'_>) -> String {
+fn how_made(report: &MarkdownReport<'_>) -> String {
     let mut out = format!("\n## Made by\n\ncoroner {}:\n\n", env!("CARGO_PKG_VERSION"));
     out.push_str(&code_block(report.command));
     out.push_str(

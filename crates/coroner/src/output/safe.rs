@@ -1,16 +1,14 @@
-//! The one gate through which all text leaves: the terminal, pipes, and reports.
+//! All text leaves through here: to the terminal, pipes and reports.
 //!
-//! Names of processes, units and files, lines of logs, and everything in somebody else's recording may hold anything:
-//! escape sequences that drive the terminal, marks that turn the direction of writing, characters that nobody sees.
-//! [`text`] lets none of them through, whoever wrote the line. Our own colours get through because they are no escape
-//! sequences before the gate, but characters that this process picked at random when it started ([`mark`]): what a
-//! recording holds cannot pretend to be one.
+//! Names of processes, units and files, log lines, and anything in somebody else's recording may contain escape sequences,
+//! direction marks or invisible characters. [`text`] lets none of them through. Our own colours pass because, up to here,
+//! they are not escape sequences but characters that this process picked at random when it started ([`mark`]): no
+//! recording can contain them on purpose.
 
 use coroner_web::documents::safe::is_unsafe;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 
-/// What our own text may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     Plain,
@@ -21,7 +19,7 @@ pub enum Style {
     Cyan,
     BoldRed,
     BoldYellow,
-    /// A space without width: keeps Markdown from reading `@name` as somebody to notify.
+    /// A zero-width space: keeps Markdown from reading `@name` as a mention.
     Apart,
 }
 
@@ -37,13 +35,13 @@ const STYLES: [(Style, &str); 9] = [
     (Style::Apart, "\u{200b}"),
 ];
 
-/// Marks are characters for private use (plane 16), from here on.
+/// Marks are private-use characters (plane 16) starting here.
 fn first_mark() -> u32 {
     static FIRST: OnceLock<u32> = OnceLock::new();
     *FIRST.get_or_init(|| 0x10_0000 + (RandomState::new().hash_one(0) % 0xff00) as u32)
 }
 
-/// The character that stands for a style until the gate.
+/// The character that stands for a style until [`text`] replaces it.
 pub fn mark(style: Style) -> char {
     char::from_u32(first_mark() + style as u32).unwrap_or('\u{fffd}')
 }
@@ -53,12 +51,12 @@ fn marked(c: char) -> Option<&'static str> {
     STYLES.get(at as usize).map(|(_, code)| *code)
 }
 
-/// Columns that a text takes.
+/// The width of a text.
 pub fn columns(text: &str) -> usize {
     text.chars().filter(|c| marked(*c).is_none()).count()
 }
 
-/// Text for people: lines and our own styles; everything unsafe becomes U+FFFD.
+/// Keeps newlines and our own styles; everything unsafe becomes U+FFFD.
 pub fn text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -71,7 +69,7 @@ pub fn text(text: &str) -> String {
     out
 }
 
-/// A name within a line that is not wrapped: a newline in it must not begin a line that looks like ours.
+/// For a name in an unwrapped line: a newline in it must not start a line that looks like ours.
 pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if is_unsafe(c) { '\u{fffd}' } else { c }).collect()
 }
@@ -89,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_styles_get_through() {
+    fn only_our_own_styles_pass() {
         let ours = format!("{}x{}", mark(Style::BoldRed), mark(Style::Plain));
         assert_eq!(text(&ours), "\x1b[1;31mx\x1b[0m");
         assert_eq!(columns(&ours), 1);

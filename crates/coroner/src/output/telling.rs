@@ -1,4 +1,4 @@
-//! What is told of a diagnosis, and in which order: the same on a terminal and in a report.
+//! What to say about a diagnosis, and in which order: the same on a terminal and in a report.
 
 use coroner_diagnosis::verdict::{Certainty, FindingRef, Link, Moment, Proof, Proofs, Unexplained, Verdict};
 use coroner_diagnosis::words::duration_words;
@@ -8,16 +8,16 @@ use coroner_evidence::timestamp;
 use std::time::Duration;
 
 /// A link of a chain.
-pub struct Step<'a> {
-    /// Forks before it: in a chain without forks each step follows from the one above.
+pub struct ChainStep<'a> {
+    /// Number of forks before it. Without a fork, each step follows from the one above.
     pub depth: usize,
     pub link: &'a Link,
-    /// Another cause led there, too: what follows from it was told there.
+    /// Already listed under another cause, with its effects.
     pub again: bool,
 }
 
 /// The chain from its root on, each effect right after its cause.
-pub fn steps(verdict: &Verdict) -> Vec<Step<'_>> {
+pub fn steps(verdict: &Verdict) -> Vec<ChainStep<'_>> {
     let mut steps = Vec::new();
     follow(verdict, &verdict.root_cause, 0, &mut Vec::new(), &mut steps);
     steps
@@ -28,21 +28,20 @@ fn follow<'a>(
     from: &'a FindingRef,
     depth: usize,
     told: &mut Vec<&'a FindingRef>,
-    steps: &mut Vec<Step<'a>>,
+    steps: &mut Vec<ChainStep<'a>>,
 ) {
     told.push(from);
     let effects: Vec<&Link> = verdict.chain.iter().filter(|link| link.from.is_same(from)).collect();
     let within = depth + usize::from(effects.len() > 1);
     for link in effects {
         let again = told.iter().any(|before| before.is_same(&link.to));
-        steps.push(Step { depth, link, again });
+        steps.push(ChainStep { depth, link, again });
         if !again {
             follow(verdict, &link.to, within, told, steps);
         }
     }
 }
 
-/// What a proof is called.
 pub fn named(proofs: &Proofs) -> [(&'static str, &Proof); 3] {
     [("same thing", &proofs.identity), ("order in time", &proofs.order), ("size", &proofs.size)]
 }
@@ -64,13 +63,13 @@ fn is_in_a_verdict(diagnosis: &Diagnosis, finding: &Finding) -> bool {
     })
 }
 
-/// What hurts, with what its cause would need.
+/// Problems without a cause, with what is needed to find it.
 pub fn unexplained(diagnosis: &Diagnosis) -> Vec<(&Finding, &Unexplained)> {
     let all = diagnosis.conclusion.unexplained.iter();
     all.filter_map(|unexplained| Some((finding_of(diagnosis, &unexplained.finding)?, unexplained))).collect()
 }
 
-/// `To get that: `coroner record --dir DIR`, then …`
+/// `Run `coroner record --dir DIR`, then …`
 pub fn how_to_get(unexplained: &Unexplained) -> String {
     let Unexplained { command, then, .. } = unexplained;
     match then.is_empty() {
@@ -79,7 +78,7 @@ pub fn how_to_get(unexplained: &Unexplained) -> String {
     }
 }
 
-/// What hurts nobody, and is part of no verdict.
+/// Mild findings outside of every verdict.
 pub fn worth_knowing(diagnosis: &Diagnosis) -> Vec<&Finding> {
     let mild = diagnosis.findings.iter().filter(|finding| finding.severity < Severity::Warning);
     mild.filter(|finding| !is_in_a_verdict(diagnosis, finding)).collect()
@@ -110,7 +109,7 @@ pub fn over(verdict: &Verdict, seen: Option<(u64, u64)>) -> Option<String> {
     Some(format!("Ended {at}, {ago} before the end of the window. What to do applies if it recurs."))
 }
 
-/// The moments of a verdict, if they say more than the chain does: not where all was seen at once.
+/// The moments of a verdict, unless all were seen at once: then they add nothing to the chain.
 pub fn timeline(verdict: &Verdict) -> Vec<Moment> {
     const APART_NS: u64 = 1_000_000_000;
     let (already, mut later): (Vec<&Moment>, Vec<&Moment>) = verdict.timeline.iter().partition(|moment| moment.already);
@@ -119,10 +118,10 @@ pub fn timeline(verdict: &Verdict) -> Vec<Moment> {
     if !apart || later.is_empty() {
         return Vec::new();
     }
-    // Which of them was first nobody saw.
+    // Nobody saw which of them came first.
     let merged = already.first().map(|first| {
         let whats: Vec<&str> = already.iter().map(|moment| moment.what.as_str()).collect();
-        let what = format!("already so when watching began: {}", whats.join("; "));
+        let what = format!("already there when watching began: {}", whats.join("; "));
         Moment { what, already: false, ..(*first).clone() }
     });
     let mut moments: Vec<Moment> = later.drain(..).cloned().chain(merged).collect();
@@ -130,7 +129,7 @@ pub fn timeline(verdict: &Verdict) -> Vec<Moment> {
     moments
 }
 
-/// Where people look first, and for weeks, when a node is slow.
+/// Where people look first, sometimes for weeks, when a node is slow.
 pub const DEAD_ENDS: &[(Code, &str)] = &[
     (Code::HugePages, "huge pages"),
     (Code::PageFaults, "page faults, the allocator"),
@@ -141,7 +140,7 @@ pub const DEAD_ENDS: &[(Code, &str)] = &[
     (Code::CpuContention, "too few cores"),
 ];
 
-/// Dead ends that were ruled out, with their names; and the rest.
+/// The dead ends that were ruled out, with their names, and the rest.
 pub fn ruled_out(diagnosis: &Diagnosis) -> (Vec<(&'static str, &RuledOut)>, Vec<&RuledOut>) {
     let of = |code: Code| diagnosis.ruled_out.iter().find(|ruled_out| ruled_out.code == code);
     let dead_ends = DEAD_ENDS.iter().filter_map(|(code, name)| Some((*name, of(*code)?))).collect();
@@ -150,9 +149,8 @@ pub fn ruled_out(diagnosis: &Diagnosis) -> (Vec<(&'static str, &RuledOut)>, Vec<
     (dead_ends, rest)
 }
 
-/// What could not be seen for one reason, in a sentence.
+/// One sentence per reason: several things may be unseen for the same reason.
 pub fn unseen(all: &[Unseen]) -> Vec<String> {
-    // One reason may hide several things; it is told once.
     let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for Unseen { what, why, how_to_see, .. } in all {
         match reasons.iter_mut().find(|(w, h, _)| w == why && h == how_to_see) {
@@ -189,7 +187,7 @@ fn things(whats: &[&str]) -> String {
     told.join("; ")
 }
 
-/// A sentence, whatever the words came without.
+/// Adds a full stop if there is none.
 pub fn sentence(text: &str) -> String {
     let mut out = text.trim().to_owned();
     if !out.is_empty() && !out.ends_with(['.', '!', '?', '…']) {
@@ -203,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_reason_hides_is_told_once() {
+    fn each_reason_is_given_once() {
         let unseen_one = |what: &str, why: &str| Unseen {
             about: None,
             probe: "p".to_owned(),
@@ -227,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_ends_are_codes_that_some_rule_can_rule_out() {
+    fn every_dead_end_has_a_rule() {
         for (code, _) in DEAD_ENDS {
             assert!(coroner_diagnosis::rules::ALL.iter().any(|rule| rule.code == *code), "{code}");
         }

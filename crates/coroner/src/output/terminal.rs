@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static COLOUR: AtomicBool = AtomicBool::new(false);
 
-/// Decides once whether standard output gets colours.
+/// Called once at the start.
 pub fn set_colour(when: Color) {
     let colour = match when {
         Color::Always => true,
@@ -26,7 +26,7 @@ pub fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// Columns of standard output; 100 where it is not a terminal.
+/// Columns of standard output; 100 if it is not a terminal.
 pub fn width() -> usize {
     rustix::termios::tcgetwinsize(std::io::stdout())
         .ok()
@@ -72,18 +72,18 @@ pub fn by_load(share: f64, text: &str) -> String {
     }
 }
 
-/// A letter that stands for whoever has a core for itself.
+/// A letter for the thread that has a core to itself.
 pub fn owned(letter: char) -> String {
     paint(Style::BoldRed, &letter.to_string())
 }
 
-/// Wraps words to `width` columns; every line begins with `indent` spaces. A newline in a name does not
-/// begin a line, which could look like ours.
+/// Wraps words to `width` columns and indents every line. A newline in a name does not start a line that
+/// could look like ours.
 pub fn wrap(text: &str, width: usize, indent: usize) -> String {
     wrap_hanging(text, width, indent, indent)
 }
 
-/// As [`wrap`], but each first line begins with `first` spaces.
+/// As [`wrap`], but indents the first line by `first`.
 pub fn wrap_hanging(text: &str, width: usize, first: usize, indent: usize) -> String {
     if text.is_empty() {
         return String::new();
@@ -110,7 +110,7 @@ pub fn wrap_hanging(text: &str, width: usize, first: usize, indent: usize) -> St
     out
 }
 
-/// The words of a line. A command between backticks is one word where it fits, so that it can be copied.
+/// Keeps a command between backticks on one line if it fits, so that it can be copied.
 fn words(line: &str, room: usize) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut rest = line.split_whitespace();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_broken_only_if_it_does_not_fit() {
+    fn a_command_is_wrapped_only_if_it_does_not_fit() {
         assert_eq!(wrap("To do it now: `echo 0 > f`.", 22, 0), "To do it now:\n`echo 0 > f`.\n");
         assert_eq!(wrap("`echo a very long command > f`", 20, 0), "`echo a very long\ncommand > f`\n");
         assert_eq!(wrap("a ` that stands alone", 20, 0), "a ` that stands\nalone\n");

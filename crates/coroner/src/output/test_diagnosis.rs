@@ -1,4 +1,4 @@
-//! Diagnoses for the tests of texts.
+//! Diagnoses for tests.
 
 use coroner_diagnosis::verdict::{Certainty, Conclusion, Link, Moment, Proof, Proofs, Unexplained, Verdict};
 use coroner_diagnosis::{Code, Diagnosis, Fact, FactKey, Finding, RuledOut, Severity, Subject, SubjectKind};
@@ -77,7 +77,7 @@ pub fn diagnosis(findings: Vec<Finding>, conclusion: Conclusion) -> Diagnosis {
     }
 }
 
-/// A unit that nobody uses leaks, kubelet walks what it leaked, the core is full, the NIC that needs it is reset.
+/// An unused unit leaks cgroups, kubelet walks them, the core is full, and the NIC that it serves is reset.
 pub fn the_incident() -> Diagnosis {
     use Severity::{Critical, Warning};
     let reset =
@@ -122,7 +122,7 @@ pub fn the_incident() -> Diagnosis {
     )
 }
 
-/// Something hurts, and nobody knows why.
+/// A problem without a known cause.
 pub fn unexplained() -> Diagnosis {
     let reset = finding(Code::NicReset, Severity::Critical, SubjectKind::Nic, "eth0", "eth0 was reset");
     let unexplained = Unexplained {

@@ -1,21 +1,22 @@
-//! What was undone, for people.
+//! What was undone, as text.
 
 use super::safe::one_line;
 use super::terminal::{bold, good, width, wrap_hanging};
-use coroner_remedy::journal::{Run, State};
+use coroner_diagnosis::words::plural;
+use coroner_remedy::journal::{Run, StepState};
 use coroner_remedy::steps::Undone;
-use coroner_remedy::undo::Report;
+use coroner_remedy::undo::UndoReport;
 use std::path::Path;
 
-pub fn undone(report: &Report) -> String {
+pub fn undone(report: &UndoReport) -> String {
     let width = width();
     let mut out = format!("{}\n", bold(&format!("Run {} undone, last step first", report.run)));
     for taken in &report.steps {
         let (word, words) = match &taken.result {
             Ok(Undone::Restored(words)) => ("restored", words),
-            Ok(Undone::AlreadySo(words)) => ("as it was", words),
+            Ok(Undone::AlreadySo(words)) => ("nothing to do", words),
             Ok(Undone::CannotBe(words)) => ("cannot be undone", words),
-            Ok(Undone::ChangedSince(words)) => ("left alone, changed since", words),
+            Ok(Undone::ChangedSince(words)) => ("changed since, left alone", words),
             Err(why) => ("FAILED", why),
         };
         out.push_str(&wrap_hanging(&format!("- {}: {word}: {words}", taken.id), width, 0, 4));
@@ -31,12 +32,12 @@ pub fn undone(report: &Report) -> String {
     out
 }
 
-/// Also that some of it cannot be read, if so: what is looked for may be there.
+/// Also names journals that cannot be read: the run may be in one of them.
 pub fn nothing_to_undo(directory: &Path, damaged: &[String]) -> String {
     let directory = directory.display();
     let text = format!(
-        "Nothing to undo: {directory} has no run that is not undone. `coroner undo --list` shows what was done. If you ran fix \
-         with --journal DIR, use the same for undo."
+        "Nothing to undo in {directory}. `coroner undo --list` shows what was done. If you ran fix with --journal DIR, use the \
+         same for undo."
     );
     let mut out = wrap_hanging(&text, width(), 0, 0);
     for error in damaged {
@@ -46,8 +47,8 @@ pub fn nothing_to_undo(directory: &Path, damaged: &[String]) -> String {
 }
 
 pub fn would_undo(run: &Run) -> String {
-    let mut out = format!("Nothing was changed. For run {}, `coroner undo {}` would undo:\n", run.number, run.number);
-    for step in run.steps.iter().rev().filter(|step| !matches!(step.state, State::Undone(..))) {
+    let mut out = format!("Nothing was changed. `coroner undo {}` would undo:\n", run.number);
+    for step in run.steps.iter().rev().filter(|step| !matches!(step.state, StepState::Undone(..))) {
         let how = if step.reversible { "" } else { " (cannot be undone)" };
         out.push_str(&wrap_hanging(&format!("- {}: {}{how}", step.id, step.title), width(), 0, 4));
     }
@@ -56,7 +57,7 @@ pub fn would_undo(run: &Run) -> String {
 
 pub fn list(runs: &[Run], directory: &Path) -> String {
     if runs.is_empty() {
-        return format!("{} has no runs: nothing was done yet.\n", directory.display());
+        return format!("No runs in {}: nothing was done yet.\n", directory.display());
     }
     let mut out = String::new();
     for run in runs.iter().rev() {
@@ -68,15 +69,15 @@ pub fn list(runs: &[Run], directory: &Path) -> String {
         }
         for step in &run.steps {
             let state = match &step.state {
-                State::Unknown => "started; not known whether it was done".to_owned(),
-                State::Done(words) => format!("done: {words}"),
-                State::Failed(why) => format!("failed: {why}"),
-                State::Undone(how, words) => format!("undone ({how}): {words}"),
+                StepState::Unknown => "started; unknown whether it was done".to_owned(),
+                StepState::Done(words) => format!("done: {words}"),
+                StepState::Failed(why) => format!("failed: {why}"),
+                StepState::Undone(how, words) => format!("undone ({how}): {words}"),
             };
             out.push_str(&wrap_hanging(&format!("- {}: {state}", step.id), width(), 2, 4));
         }
         if run.damaged > 0 {
-            out.push_str(&format!("  {} of its lines cannot be read\n", run.damaged));
+            out.push_str(&format!("  {} cannot be read\n", plural(run.damaged as u64, "line", "lines")));
         }
     }
     out

@@ -1,6 +1,6 @@
-//! `coroner units` for people.
+//! `coroner units` as text.
 
-use super::diagnosis_text::{Told, cost_line, finding_text, node_line, unseen_text};
+use super::diagnosis_text::{FindingParts, cost_line, finding_text, node_line, unseen_text};
 use super::safe::one_line;
 use super::terminal::{bold, dim, good, is_terminal, width, wrap};
 use coroner_diagnosis::agents::Judgement;
@@ -11,7 +11,7 @@ use coroner_diagnosis::words::{bytes, count, duration_words, percent, plural};
 use coroner_evidence::{Enablement, Evidence};
 use std::path::Path;
 
-/// Rows that are shown unless all are asked for.
+/// Rows shown without --all.
 const ROWS: usize = 15;
 const JUDGEMENTS: usize = 8;
 const DRIFTED: usize = 20;
@@ -19,7 +19,7 @@ const DRIFTED: usize = 20;
 pub struct Shown<'a> {
     pub all: bool,
     pub verbose: bool,
-    /// Of another systemd than the node's own.
+    /// Set if it is not the node's own systemd.
     pub bus: Option<&'a str>,
 }
 
@@ -39,7 +39,7 @@ pub fn render(audit: &Audit, evidence: &Evidence, stored: Option<&Path>, shown: 
         if i > 0 {
             out.push('\n');
         }
-        out.push_str(&finding_text(finding, width, &Told { evidence: shown.verbose, remedy: true }));
+        out.push_str(&finding_text(finding, width, &FindingParts { evidence: shown.verbose, remedy: true }));
     }
     let judgements = if shown.all { audit.judgements.iter().flatten().collect() } else { audit.lesser_judgements() };
     out.push_str(&judgements_text(&judgements, width, shown.all));
@@ -103,7 +103,7 @@ fn nothing_wrong(evidence: &Evidence) -> String {
     }
 }
 
-/// What may be unused, in one line each.
+/// Possibly unused units, one line each.
 fn judgements_text(judgements: &[&Judgement], width: usize, all: bool) -> String {
     if judgements.is_empty() {
         return String::new();
@@ -166,7 +166,7 @@ fn drift_text(drift: &Drift, width: usize, all: bool) -> String {
     out
 }
 
-/// Columns as wide as their widest cell. On a terminal that is too narrow the last ones are left out.
+/// Columns are as wide as their widest cell. If the terminal is too narrow, the last columns are left out.
 fn table(header: &[&str], rows: &[Vec<String>], right: &[bool]) -> String {
     let mut shown = header.len();
     while shown > 2 && is_terminal() && table_width(&header[..shown], rows) > width() {
@@ -254,7 +254,7 @@ fn cost_table(audit: &Audit, all: bool) -> String {
     )
 }
 
-/// Those that have processes or memory of their own; a mount or a target has none.
+/// Units that can have processes or memory of their own.
 fn is_charged(name: &str) -> bool {
     [".service", ".scope", ".socket", ".mount", ".slice"].iter().any(|kind| name.ends_with(kind))
         && !name.ends_with(".slice")
@@ -282,7 +282,6 @@ fn cgroup_table(audit: &Audit, all: bool) -> String {
     )
 }
 
-/// What an image would start.
 fn image_table(audit: &Audit, all: bool) -> String {
     let starts = |u: &&AuditedUnit| all || u.enablement() == Some(Enablement::Enabled);
     let shown: Vec<&AuditedUnit> = audit.units.iter().filter(starts).collect();
@@ -316,7 +315,7 @@ fn state(u: &AuditedUnit) -> String {
     })
 }
 
-/// As it is, and what the distribution wanted where that differs.
+/// Its state, and the preset if that differs.
 fn enabled(u: &AuditedUnit) -> String {
     let Some(enablement) = u.enablement() else { return UNKNOWN.to_owned() };
     let preset = u.file.and_then(|f| f.preset).map(|p| p.as_str());

@@ -1,7 +1,7 @@
-//! Verdicts for people: the root cause first, then what follows from it, what to do, and what that leaves.
+//! Verdicts as text: the root cause, its effects, what to do, and what that does not fix.
 
 use super::safe::one_line;
-use super::telling::{self, Step, sentence};
+use super::telling::{self, ChainStep, sentence};
 use super::terminal::{bold, by_severity, dim, wrap, wrap_hanging};
 use coroner_diagnosis::verdict::chain::THEN;
 use coroner_diagnosis::verdict::{Certainty, Link, Moment, Proofs, Verdict};
@@ -9,10 +9,10 @@ use coroner_diagnosis::words::duration_words;
 use coroner_evidence::timestamp;
 use std::time::Duration;
 
-/// So many moments are told unless somebody wants them all.
+/// Moments shown without -v.
 const FEW: usize = 6;
 
-/// `seen` is from when to when, in nanoseconds since 1970.
+/// `seen` is the window, in nanoseconds since 1970.
 pub fn render(verdicts: &[Verdict], seen: Option<(u64, u64)>, width: usize, verbose: bool) -> String {
     let mut out = String::new();
     for (i, verdict) in verdicts.iter().enumerate() {
@@ -76,7 +76,7 @@ fn one(verdict: &Verdict, number: &str, seen: Option<(u64, u64)>, width: usize, 
     out
 }
 
-fn step_text(step: &Step<'_>, width: usize, verbose: bool) -> String {
+fn step_text(step: &ChainStep<'_>, width: usize, verbose: bool) -> String {
     let link = step.link;
     let indent = 2 + 2 * step.depth;
     let again = if step.again { ", as above" } else { "" };
@@ -91,8 +91,8 @@ fn step_text(step: &Step<'_>, width: usize, verbose: bool) -> String {
     out
 }
 
-/// `likely: core 1 alone polls eth0 rx-3, and was taken · both in the same seconds · not shown: who had the core`. Why it follows says what
-/// both are about and how much it was.
+/// `likely: core 1 alone polls eth0 rx-3, and was occupied · the two overlap in time · not shown: who occupied the core`. The reason already says
+/// what both are about and how large it was, so only the order is added.
 fn why(link: &Link) -> String {
     let mut parts = vec![link.because.clone()];
     if link.proofs.order.is_shown() {
@@ -102,14 +102,13 @@ fn why(link: &Link) -> String {
     format!("{}: {}", link.certainty.as_str(), parts.join(" · "))
 }
 
-/// `not shown: who had the core; when it was is not known`
+/// `not shown: who had the core; …`
 fn not_shown(proofs: &Proofs) -> Option<String> {
     let named = telling::named(proofs);
     let reasons: Vec<&str> = named.iter().filter(|(_, p)| !p.is_shown()).map(|(_, p)| p.text()).collect();
     (!reasons.is_empty()).then(|| format!("not shown: {}", reasons.join("; ")))
 }
 
-/// Each proof on a line of its own.
 fn proof_lines(proofs: &Proofs, width: usize, indent: usize) -> String {
     let mut out = wrap(&format!("{}:", proofs.certainty().as_str()), width, indent);
     for (name, proof) in telling::named(proofs) {
@@ -136,7 +135,7 @@ fn timeline_text(moments: &[Moment], width: usize, verbose: bool) -> String {
     out
 }
 
-/// `05:51:42.123Z ± 2.0 s`, with the date where they are of several days.
+/// `05:51:42.123Z ± 2.0 s`, with the date if they span several days.
 pub fn clock(moment: &Moment, all: &[Moment]) -> String {
     let at = timestamp(moment.real_ns);
     let day = |moment: &Moment| timestamp(moment.real_ns).split('T').next().map(str::to_owned);
@@ -160,7 +159,7 @@ fn cut(line: &str, width: usize) -> String {
 }
 
 fn upper_first(text: &str) -> String {
-    // A name keeps its own letters.
+    // Do not capitalise a name.
     match text.split_once(' ') {
         Some((first, _)) if first.chars().all(|c| c.is_ascii_lowercase()) => {
             text[..1].to_ascii_uppercase() + &text[1..]

@@ -1,13 +1,13 @@
-//! `coroner zombies` for people.
+//! `coroner zombies` as text.
 
 use super::safe::one_line;
 use super::terminal::{bold, dim, good, width, wrap};
 use coroner_diagnosis::words::{age_words, bytes, count, duration_words, plural};
-use coroner_diagnosis::zombies::{FileGroup, Group, Growth, MakerShare, Pin, RateFrom, Report};
-use coroner_evidence::{Born, Evidence, Held, Time, Zombie, ZombieMethod, probe};
+use coroner_diagnosis::zombies::{FileGroup, Group, Growth, MakerShare, Pin, RateFrom, ZombieReport};
+use coroner_evidence::{Born, Charged, Evidence, Time, Zombie, ZombieMethod, probe};
 use std::time::Duration;
 
-/// Groups, files and makers that are shown unless all are asked for.
+/// Groups, files and makers shown without --all.
 const GROUPS: usize = 10;
 const FILES: usize = 5;
 const MAKERS: usize = 5;
@@ -16,11 +16,11 @@ pub struct Shown {
     pub list: bool,
     pub all: bool,
     pub watched: bool,
-    /// The node was looked at just now; a recording may be old.
+    /// From the node now, not from a recording.
     pub is_live: bool,
 }
 
-pub fn render(report: &Report, evidence: &Evidence, shown: &Shown) -> String {
+pub fn render(report: &ZombieReport, evidence: &Evidence, shown: &Shown) -> String {
     let width = width();
     let mut out = wrap(&headline(report, evidence), width, 0);
     let held = held_words(&report.held);
@@ -58,7 +58,7 @@ pub fn render(report: &Report, evidence: &Evidence, shown: &Shown) -> String {
     out
 }
 
-fn headline(report: &Report, evidence: &Evidence) -> String {
+fn headline(report: &ZombieReport, evidence: &Evidence) -> String {
     let scan = report.scan;
     let node = evidence.node.as_ref();
     let live = scan.live.map(|n| format!(", {} live", count(n))).unwrap_or_default();
@@ -167,7 +167,7 @@ fn group_text(group: &Group, now: Time, width: usize, shown: &Shown) -> String {
 }
 
 fn pins_text(group: &Group, width: usize, shown: &Shown) -> String {
-    // The biggest first, whatever it is.
+    // Largest first, of whatever kind.
     let mut lines: Vec<(u64, String)> = Vec::new();
     let left_out = if shown.all {
         lines.extend(group.pinned_by.iter().map(|pin| (pin.bytes, pin_words(pin))));
@@ -223,8 +223,8 @@ fn of_them(n: u64) -> String {
     format!("keeps {}", count(n))
 }
 
-/// Who was at work, whether or not it left something behind.
-fn makers_text(report: &Report, evidence: &Evidence, width: usize, shown: &Shown) -> String {
+/// Who creates and removes cgroups, whether or not dead ones remain.
+fn makers_text(report: &ZombieReport, evidence: &Evidence, width: usize, shown: &Shown) -> String {
     if !shown.watched {
         return String::new();
     }
@@ -282,7 +282,7 @@ fn maker_words(share: &MakerShare, with_place: bool) -> String {
     text
 }
 
-fn cost_text(report: &Report, width: usize) -> String {
+fn cost_text(report: &ZombieReport, width: usize) -> String {
     if report.scan.dead == Some(0) || report.cost.lines.is_empty() {
         return String::new();
     }
@@ -327,7 +327,7 @@ fn unseen_text(evidence: &Evidence, width: usize) -> String {
     out
 }
 
-fn last_line(report: &Report, shown: &Shown) -> String {
+fn last_line(report: &ZombieReport, shown: &Shown) -> String {
     let mut hints = Vec::new();
     if shown.is_live && !shown.watched {
         hints.push("--watch shows what creates them");
@@ -339,7 +339,7 @@ fn last_line(report: &Report, shown: &Shown) -> String {
     format!("\n{hints}what to do: coroner --explain zombie-memcgs\n")
 }
 
-fn held_words(held: &Held) -> String {
+fn held_words(held: &Charged) -> String {
     let (anonymous, shmem) = (held.anonymous.unwrap_or(0), held.shmem.unwrap_or(0));
     let untold = held.swap_backed.saturating_sub(anonymous).saturating_sub(shmem);
     let kinds = [
@@ -398,7 +398,7 @@ fn capital(text: &str) -> String {
     chars.next().map(|c| c.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
 
-/// For a progress line: who was seen at work last.
+/// For the progress line: who creates most cgroups.
 pub fn at_work(seen: &Evidence) -> Option<String> {
     let (born, removed) = seen
         .cgroup_churn

@@ -1,4 +1,4 @@
-//! The real thing: trouble made on this machine by the lab, and what coroner says of it.
+//! Real problems made on this machine by the lab, and what coroner says about them.
 
 use crate::support::*;
 use coroner_lab::score::judge::Asking;
@@ -7,8 +7,8 @@ use coroner_lab::{Child, HostLock};
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 
-/// Makes the trouble, diagnoses the node, and holds the diagnosis against the scenario's own truth. On a machine that others leave alone
-/// nothing else may be found.
+/// Runs the scenario, diagnoses the node, and compares the diagnosis with the scenario's truth. On an otherwise idle machine nothing
+/// else may be found.
 fn diagnosed(name: &str) {
     let earlier = json_of(&coroner(&["diagnose", "--for", "500ms", "--json"]));
     let mut on_any_machine = others_are_busy();
@@ -62,9 +62,9 @@ fn a_crashlooping_unit_is_found_on_its_own_bus() {
 fn healthy_nodes_get_no_warning() {
     let Some(_host) = HostLock::take_as_root() else { return };
     for name in ["idle", "one-busy-thread", "busy-healthy"] {
-        // The scenario is only as healthy as the machine: a neighbour's burst is no fault of a rule. It gets a second look.
+        // The scenario is only as healthy as the machine; a neighbour's burst is not a rule's fault. Try twice.
         if std::panic::catch_unwind(|| diagnosed(name)).is_err() {
-            eprintln!("{name}: once more");
+            eprintln!("{name}: trying again");
             diagnosed(name);
         }
     }
@@ -129,7 +129,7 @@ fn a_recording_survives_kill_9() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Long enough that the trouble itself is in the file; then without mercy.
+    // Long enough that the problem itself is in the file.
     let committed = || {
         let out = coroner(&["cores", "--json", "--from", file.to_str().unwrap()]);
         let cores: Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
@@ -173,7 +173,7 @@ fn without_root_it_runs_and_says_what_it_cannot_see() {
 }
 
 #[test]
-fn hidepid_and_a_container_are_said_not_hidden() {
+fn hidepid_and_a_container_are_reported_as_unseen() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let hidden = in_namespaces(
         &["--mount", "--propagation", "private"],

@@ -1,5 +1,5 @@
-//! `coroner fix` and `coroner undo` on a real systemd, real cgroups and a real starved NIC: what is planned, what is done, that it helps,
-//! that it is taken back, and what happens when it breaks in the middle.
+//! `coroner fix` and `coroner undo` on a real systemd, real cgroups and a real starved NIC: plan, apply, effect, undo, and failures in
+//! the middle.
 
 use crate::support::*;
 use coroner_lab::{Child, HostLock, LiveScenario, node};
@@ -18,12 +18,12 @@ fn fact<'s>(scenario: &'s LiveScenario, name: &str) -> &'s str {
     scenario.truth.facts[name].as_str().unwrap_or_else(|| panic!("{name} of {:?}", scenario.truth.facts))
 }
 
-/// Some of these look at a node, act, look again and undo, several times.
+/// Long enough to plan, apply, measure and undo several times.
 fn long(name: &str) -> LiveScenario {
     LiveScenario::start(name, &["--seconds", "1800"]).unwrap_or_else(|e| panic!("{name}: {e:#}"))
 }
 
-/// A scenario with a systemd, and a journal of our own.
+/// A scenario with its own systemd, and a journal.
 struct Node {
     scenario: LiveScenario,
     bus: String,
@@ -85,7 +85,7 @@ impl Node {
         self.systemctl(&["show", "-P", name, "ecs.service"])
     }
 
-    /// What it left: one file for each dead cgroup.
+    /// It leaves one file per dead cgroup.
     fn starts(&self) -> usize {
         fs::read_dir(self.root.join("var/lib/ecs")).unwrap().count()
     }
@@ -110,7 +110,7 @@ fn measured<'d>(step: &'d Value, what: &str) -> &'d Value {
 }
 
 #[test]
-fn a_leaking_crashloop_is_ended_its_dead_are_freed_and_undo_brings_it_back() {
+fn a_leaking_crashloop_is_stopped_its_dead_cgroups_freed_and_all_is_undone() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let node = Node::start("crashloop-leak");
     wait_until("it left some", || node.starts() >= 16);
@@ -140,21 +140,21 @@ fn a_leaking_crashloop_is_ended_its_dead_are_freed_and_undo_brings_it_back() {
     assert_eq!(measured(off, "growth")["after"], 0.0, "{off:#}");
     let freed = step(&done, "free-zombies");
     let (went, stay) = (freed["after"]["freed"].as_u64().unwrap(), freed["after"]["dead_after"].as_u64().unwrap());
-    // Page cache kept half of them; but a kernel that looks for free pages takes that back itself, and first from the dead.
+    // Page cache kept half of them, but a kernel short of pages reclaims that by itself, from dead cgroups first.
     let kept_by_files = plan_files(&node).len() as f64;
     let kept_by_cache = measured(freed, "dead")["before"].as_f64().unwrap() - kept_by_files;
-    println!("{kept_by_cache} dead cgroups were kept by page cache, {went} of {} went", went + stay);
+    println!("{kept_by_cache} dead cgroups were kept by page cache, {went} of {} were freed", went + stay);
     assert!(went as f64 >= kept_by_cache - 5.0, "page cache kept {kept_by_cache}: {freed:#}");
     assert_eq!((code == Some(0), done["worked"].as_bool()), (went > 0, Some(went > 0)), "{done:#}");
-    assert!(stay >= 5, "files in a tmpfs keep the other half: {freed:#}");
-    assert!(freed["words"].as_str().unwrap().contains("f.*"), "why they stay is not told: {freed:#}");
+    assert!(stay >= 5, "tmpfs files keep the other half: {freed:#}");
+    assert!(freed["words"].as_str().unwrap().contains("f.*"), "it does not say why they stay: {freed:#}");
     assert_eq!((node.enablement().as_str(), node.property("ActiveState").as_str() == "active"), ("masked", false));
     assert!(!node.link().exists());
     let after = node.starts();
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert_eq!(node.starts(), after, "nothing starts it any more");
 
-    // The rest goes with the files, if they are named; nothing else does.
+    // Only deleting the named files frees the rest.
     let files = plan_files(&node);
     let list = node.journal.path().join("files");
     fs::write(&list, files.join("\n")).unwrap();
@@ -167,9 +167,9 @@ fn a_leaking_crashloop_is_ended_its_dead_are_freed_and_undo_brings_it_back() {
     let how: Vec<&str> = undone["steps"].as_array().unwrap().iter().map(|s| s["how"].as_str().unwrap()).collect();
     assert_eq!(how, ["cannot-be-undone", "restored", "restored"], "the last step first: {undone:#}");
     let (again, code) = node.undo();
-    assert_eq!((code, &again["run"]), (Some(0), &Value::Null), "there is nothing left to undo: {again:#}");
+    assert_eq!((code, &again["run"]), (Some(0), &Value::Null), "nothing is left to undo: {again:#}");
 
-    // Now with the files that it left.
+    // Now delete the files that it left.
     let (done, _) = node.apply(&["--delete-files-from", list.to_str().unwrap()]);
     let deleted = step(&done, "delete-files");
     assert_eq!(deleted["outcome"], "done", "{done:#}");
@@ -177,7 +177,7 @@ fn a_leaking_crashloop_is_ended_its_dead_are_freed_and_undo_brings_it_back() {
     assert!(files.iter().all(|file| !node.root.join(file.trim_start_matches('/')).exists()));
 }
 
-/// The files that keep dead cgroups of the unit, as they are planned for now that it is off.
+/// The files that keep dead cgroups of the unit.
 fn plan_files(node: &Node) -> Vec<String> {
     let files = fs::read_dir(node.root.join("var/lib/ecs")).unwrap().flatten();
     let names = files.filter_map(|file| file.file_name().into_string().ok()).filter(|name| name.starts_with("f."));
@@ -185,7 +185,7 @@ fn plan_files(node: &Node) -> Vec<String> {
 }
 
 #[test]
-fn an_agent_is_isolated_within_limits_and_set_free_again() {
+fn an_agent_is_limited_and_undo_removes_the_limits() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let node = Node::start("agent-unused");
     let limit = |node: &Node| {
@@ -202,26 +202,26 @@ fn an_agent_is_isolated_within_limits_and_set_free_again() {
     assert_eq!((code, kinds(&done)), (Some(0), vec!["isolate-unit"]), "{done:#}");
     let drop_in = node.root.join("run/systemd/system/ecs.service.d/50-coroner-isolate.conf");
     assert!(fs::read_to_string(&drop_in).unwrap().contains("MemoryMax=64M"));
-    assert_eq!(limit(&node), (64u64 << 20).to_string(), "the kernel has it");
+    assert_eq!(limit(&node), (64u64 << 20).to_string(), "the kernel has the limit");
     assert_eq!(
         (node.property("RestartUSec").as_str(), node.property("CPUQuotaPerSecUSec").as_str()),
         ("5min", "200ms")
     );
-    assert_eq!(node.property("ActiveState"), "active", "it lives");
+    assert_eq!(node.property("ActiveState"), "active", "it keeps running");
 
     let (undone, code) = node.undo();
     assert_eq!(code, Some(0), "{undone:#}");
     assert!(!drop_in.parent().unwrap().exists());
     assert_eq!((limit(&node), node.property("RestartUSec").as_str() == "5min"), (own, false));
 
-    // What an administrator changed since is not taken away behind their back.
+    // An administrator's later change is left alone.
     node.apply(&wanted);
     fs::write(&drop_in, "[Service]\nMemoryMax=1G\n").unwrap();
     let (undone, code) = node.undo();
     assert_eq!((code, &undone["steps"][0]["how"]), (Some(1), &"changed-since".into()), "{undone:#}");
     assert!(drop_in.exists());
 
-    // Something stands where the drop-in would: it stops there, and says so.
+    // Something is in the way of the drop-in: it stops and says so.
     let forced = coroner(&["undo", "--force", "--journal", node.journal()]);
     assert_eq!(forced.status.code(), Some(0), "{}", String::from_utf8_lossy(&forced.stdout));
     fs::write(drop_in.parent().unwrap(), "in the way").unwrap();
@@ -232,13 +232,13 @@ fn an_agent_is_isolated_within_limits_and_set_free_again() {
     assert_eq!((code, &undone["run"]), (Some(0), &Value::Null), "nothing was done that could be undone: {undone:#}");
 }
 
-/// Whoever owns the file system behind --root may have laid links there that lead into ours.
+/// The owner of the file tree behind --root may have planted links that lead into ours.
 #[test]
 fn no_link_in_a_foreign_root_leads_out_of_it() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let node = Node::start("agent-unused");
     let outside = tempfile::tempdir().unwrap();
-    let nothing_outside = || assert_eq!(outside.path().read_dir().unwrap().count(), 0, "something was made outside");
+    let nothing_outside = || assert_eq!(outside.path().read_dir().unwrap().count(), 0, "something was created outside");
     let drop_ins = node.root.join("run/systemd/system/ecs.service.d");
     fs::create_dir_all(drop_ins.parent().unwrap()).unwrap();
     for to in [
@@ -253,11 +253,11 @@ fn no_link_in_a_foreign_root_leads_out_of_it() {
         fs::remove_file(&drop_ins).unwrap();
     }
 
-    // Nor when it is taken back: the directory of its links is one that leads out by now.
+    // Nor on undo: by now, the directory of its links leads out.
     let (done, code) = node.apply(&["agent-unused", "ecs.service", "--step", "disable-unit"]);
     assert_eq!(code, Some(0), "{done:#}");
     let wants = node.link().parent().unwrap().to_owned();
-    // An overlay does not let directories of its lower layer be renamed.
+    // An overlay cannot rename directories of its lower layer.
     let links: Vec<_> = fs::read_dir(&wants).into_iter().flatten().flatten().collect();
     let links: Vec<_> = links.iter().map(|link| (link.path(), fs::read_link(link.path()).unwrap())).collect();
     let _ = fs::remove_dir_all(&wants);
@@ -271,7 +271,7 @@ fn no_link_in_a_foreign_root_leads_out_of_it() {
         std::os::unix::fs::symlink(to, link).unwrap();
     }
 
-    // With the machine id of another machine behind a link it is not that machine's file system.
+    // A machine id behind a link that leads out does not count.
     let id = node.root.join("etc/machine-id");
     let own = fs::read(&id).unwrap();
     let copy = outside.path().join("machine-id");
@@ -283,7 +283,7 @@ fn no_link_in_a_foreign_root_leads_out_of_it() {
     fs::remove_file(&id).unwrap();
     fs::write(&id, &own).unwrap();
 
-    // All is as it should be again, and so it is undone. But a unit that fails again was not brought back, and that is said.
+    // All links are back to normal, so undo works. But a unit that fails again is not restored, and undo says so.
     let broken = drop_ins.join("broken.conf");
     fs::create_dir_all(&drop_ins).unwrap();
     fs::write(&broken, "[Service]\nExecStart=\nExecStart=/bin/false\nRestart=no\n").unwrap();
@@ -292,7 +292,7 @@ fn no_link_in_a_foreign_root_leads_out_of_it() {
     let words = undone["steps"][0]["words"].as_str().unwrap();
     assert_eq!((code, &undone["steps"][0]["how"]), (Some(1), &"failed".into()), "{undone:#}");
     assert!(words.contains("did not stay up (exit-code)") && words.contains("journalctl -u ecs.service"), "{words}");
-    assert_eq!(node.enablement(), "enabled", "its links are there again");
+    assert_eq!(node.enablement(), "enabled", "its links are restored");
     fs::remove_file(&broken).unwrap();
     node.systemctl(&["daemon-reload"]);
     let (undone, code) = node.undo();
@@ -301,7 +301,7 @@ fn no_link_in_a_foreign_root_leads_out_of_it() {
 }
 
 #[test]
-fn forgotten_cgroups_are_removed_and_that_cannot_be_undone() {
+fn leaked_cgroups_are_removed_and_that_cannot_be_undone() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = LiveScenario::start("cgroup-dir-leak", &["--seconds", "1800"]).unwrap();
     let journal = tempfile::tempdir().unwrap();
@@ -310,7 +310,7 @@ fn forgotten_cgroups_are_removed_and_that_cannot_be_undone() {
         ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].iter().map(|top| format!("{top}{}", fact(&scenario, "cgroup")));
     let directory = memory.map(PathBuf::from).find(|dir| dir.is_dir()).unwrap();
     let children = || fs::read_dir(&directory).unwrap().flatten().filter(|e| e.file_type().unwrap().is_dir()).count();
-    // One that somebody is in stays, whoever asks.
+    // One with a process in it is never removed.
     let used = directory.join("used");
     fs::create_dir(&used).unwrap();
     let sleeper = Child::spawn("sleep", Command::new("sleep").arg("1800")).unwrap();
@@ -337,12 +337,12 @@ fn forgotten_cgroups_are_removed_and_that_cannot_be_undone() {
     let counted = measured(removed, "empty-cgroups");
     assert!(counted["before"].as_f64() > Some(2_000.0), "{counted:#}");
     assert_eq!(removed["effect"], "worked", "{removed:#}");
-    assert!(left < before / 4, "{left} of {before} are left; their maker makes a dozen a second");
+    assert!(left < before / 4, "{left} of {before} are left; a dozen are created each second");
 
-    // No word that it was restored: it was not, and need not be.
+    // Undo must not claim that they were restored.
     let undone = json_of(&coroner(&["undo", "1", "--json", "--journal", journal]));
     assert_eq!(undone["steps"][0]["how"], "cannot-be-undone", "{undone:#}");
-    assert!(children() < before / 2, "they were made again");
+    assert!(children() < before / 2, "they were recreated");
 }
 
 fn dropped(scenario: &LiveScenario) -> u64 {
@@ -365,11 +365,11 @@ fn moving_the_thread_away_ends_the_drops_and_is_undone() {
     let journal = tempfile::tempdir().unwrap();
     let facts = &scenario.truth.facts;
     let (core, pid) = (facts["core"].as_u64().unwrap(), facts["pid"].as_u64().unwrap());
-    // Of two cores the other one; which of them starves is drawn.
+    // The other of two cores; which one starves is random.
     let other = if core == 0 { "1" } else { "0" };
     let name = format!("move-thread:{}[{pid}]", fact(&scenario, "comm"));
-    // The lab keeps its own off the core that it starves. Of two cores the culprit comes to theirs, and there the sender would
-    // starve instead.
+    // The lab keeps its own processes off the starved core. On two cores, the culprit moves to theirs, and the sender would
+    // starve there instead.
     for own in node::children_of(scenario.pid()).into_iter().filter(|&own| u64::from(own) != pid) {
         node::threads_of(own).into_iter().try_for_each(node::pin_anywhere).unwrap();
     }
@@ -384,14 +384,14 @@ fn moving_the_thread_away_ends_the_drops_and_is_undone() {
     let moved = step(&done, "move-thread");
     assert_eq!((&moved["id"], &moved["effect"]), (&name.into(), &"worked".into()), "{moved:#}");
     let wait = measured(moved, "wait");
-    // One that sleeps whenever its backlog is done waits less than the core is taken.
+    // A thread that sleeps whenever its backlog is done waits less than the core is taken.
     assert!(wait["before"].as_f64() > Some(200.0) && wait["after"].as_f64() < Some(100.0), "{wait:#}");
     assert_eq!(measured(moved, "received")["effect"], "worked", "{moved:#}");
     assert_eq!(affinity(pid), other);
     let calm = dropped(&scenario);
     std::thread::sleep(std::time::Duration::from_secs(1));
     let since = dropped(&scenario) - calm;
-    assert!(since < 2_000, "of 20,000 packets of this second {since} were dropped");
+    assert!(since < 2_000, "{since} of about 20,000 packets were dropped in this second");
 
     let undone = json_of(&coroner(&["undo", "--json", "--journal", journal.path().to_str().unwrap()]));
     assert_eq!(undone["whole"], true, "{undone:#}");
@@ -399,7 +399,7 @@ fn moving_the_thread_away_ends_the_drops_and_is_undone() {
     let before = dropped(&scenario);
     wait_until("packets are dropped again", || dropped(&scenario) > before + 1_000);
 
-    // The other way: an ordinary thread takes turns.
+    // The alternative: an ordinary thread takes turns.
     let mut args =
         vec!["fix", "core-monopolised", "--for", "4s", "--step", "lower-priority", "--apply", "--yes", "--json"];
     args.extend(["--journal", journal.path().to_str().unwrap()]);
@@ -411,7 +411,7 @@ fn moving_the_thread_away_ends_the_drops_and_is_undone() {
     assert_eq!(policy(), "1", "SCHED_FIFO again");
 }
 
-/// Stands between us and the bus, and hangs up when it hears a word.
+/// A proxy to the bus that hangs up when it sees a word.
 struct Proxy {
     _dir: tempfile::TempDir,
     address: String,
@@ -453,7 +453,7 @@ fn a_bus_that_goes_away_in_the_middle_leaves_what_undo_needs() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let mut node = Node::start("crashloop-leak");
     let real = node.bus.clone();
-    // It disables, and the bus goes before it can stop the unit.
+    // The bus goes away after the unit was disabled and before it is stopped.
     let proxy = Proxy::start(&real, "StopUnit");
     node.bus = proxy.address.clone();
     let (done, code) = node.apply(&["--step", "disable-unit", "--step", "mask-unit"]);
@@ -462,7 +462,7 @@ fn a_bus_that_goes_away_in_the_middle_leaves_what_undo_needs() {
         done["steps"].as_array().unwrap().iter().map(|s| s["outcome"].as_str().unwrap()).collect();
     assert_eq!(outcomes, ["failed", "not-reached"], "{done:#}");
     assert!(done["stopped"].as_str().unwrap().contains("disable-unit:ecs.service"), "{done:#}");
-    assert!(done["stopped"].as_str().unwrap().contains("bus was lost"), "{done:#}");
+    assert!(done["stopped"].as_str().unwrap().contains("lost the connection to systemd"), "{done:#}");
     assert!(!node.link().exists(), "half of it was done");
     let out = coroner(&["undo", "--json", "--journal", node.journal(), "--bus", &real]);
     assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stdout));
@@ -475,7 +475,7 @@ fn a_bus_that_goes_away_in_the_middle_leaves_what_undo_needs() {
 fn killed_between_two_steps_it_can_be_undone() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let node = Node::start("crashloop-leak");
-    // On a terminal it asks before each step.
+    // On a terminal, it asks before each step.
     let two = ["--apply", "--step", "disable-unit", "--step", "mask-unit"];
     let command: Vec<String> = node.args(&two).iter().map(|arg| format!("'{arg}'")).collect();
     let mut script = Command::new("script")
@@ -496,7 +496,7 @@ fn killed_between_two_steps_it_can_be_undone() {
             }
         }
     };
-    // What is typed before it asks is no answer.
+    // Input before the question is discarded.
     input.write_all(b"y\ny\n").unwrap();
     read_until("1 of 2. ");
     read_until("[q]uit: ");
@@ -506,7 +506,7 @@ fn killed_between_two_steps_it_can_be_undone() {
     read_until("2 of 2. ");
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", script.id())).unwrap();
     let mut pids = vec![children.split_whitespace().next().unwrap().to_owned()];
-    // script starts it through timeout, so that a test that waits in vain ends.
+    // script starts it through timeout, so that a hanging test ends.
     while let Some(child) = fs::read_to_string(format!("/proc/{0}/task/{0}/children", pids[pids.len() - 1]))
         .ok()
         .and_then(|c| c.split_whitespace().next().map(str::to_owned))
@@ -523,7 +523,7 @@ fn killed_between_two_steps_it_can_be_undone() {
     assert_eq!(code, Some(0), "{undone:#}");
     assert_eq!(node.enablement(), "enabled");
 
-    // Killed after the intent and before the deed: the journal cannot know, so undo looks.
+    // Killed between intent and action: the journal cannot know, so undo checks.
     let (_, code) = node.apply(&["--step", "disable-unit"]);
     assert_eq!(code, Some(0));
     let newest = newest_journal(node.journal.path());
@@ -542,7 +542,7 @@ fn newest_journal(directory: &Path) -> PathBuf {
 }
 
 #[test]
-fn without_room_for_the_journal_or_a_second_fix_nothing_is_changed() {
+fn nothing_is_changed_without_a_journal_consent_or_root() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let node = Node::start("crashloop-leak");
     let refused = |out: &Output, words: &str| {
@@ -569,14 +569,14 @@ fn without_room_for_the_journal_or_a_second_fix_nothing_is_changed() {
     let left = fs::read_dir(small.path()).unwrap().flatten().filter(|e| e.path().extension().is_some()).count();
     let _ = Command::new("umount").arg(small.path()).status();
     refused(&out, "No space left on device");
-    assert_eq!(left, 0, "no half of a journal stays");
+    assert_eq!(left, 0, "a partial journal is left");
 
-    // Another one is applying changes.
+    // Another coroner is applying changes.
     let held = coroner_remedy::Journal::open(node.journal.path()).unwrap();
     refused(&run(args(node.journal())), "is already applying changes");
     drop(held);
 
-    // Nobody to ask, and no word that it need not.
+    // Nobody to ask, and no --yes.
     let args = node.args(&["--apply"]);
     let out = Command::new(CORONER).args(&args).stdin(Stdio::null()).output().unwrap();
     refused(&out, "--yes");
@@ -597,7 +597,7 @@ fn without_room_for_the_journal_or_a_second_fix_nothing_is_changed() {
 }
 
 #[test]
-fn what_nobody_needs_any_more_stops_too_and_that_is_known_before() {
+fn units_that_stop_as_unneeded_are_known_before() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let node = Node::start("agent-unused");
     let units = node.root.join("run/systemd/system");
@@ -605,8 +605,8 @@ fn what_nobody_needs_any_more_stops_too_and_that_is_known_before() {
     let write = |name: &str, text: String| fs::write(units.join(name), text).unwrap();
     let service = "[Service]\nExecStart=/bin/sleep 1000\n";
     let unneeded = "[Unit]\nStopWhenUnneeded=yes\n";
-    // ecs pulls in near, near far, and far the kubelet; far is needed by beside as well, which is part of ecs. shared and the kubelet are
-    // needed by another one that stays.
+    // ecs pulls in near, near pulls in far, and far the kubelet. beside, which is PartOf ecs, also needs far. other, which stays, needs
+    // shared and the kubelet.
     write("ecs.service.d/x.conf", "[Unit]\nWants=near.service shared.service beside.service plain.service\n".into());
     write("beside.service", format!("[Unit]\nPartOf=ecs.service\nWants=far.service\n{service}"));
     write("near.service", format!("{unneeded}Requires=far.service\n{service}"));
@@ -630,9 +630,9 @@ fn what_nobody_needs_any_more_stops_too_and_that_is_known_before() {
     assert_eq!(with_it, ["beside.service", "far.service", "near.service"]);
     let plan = node.plan(&["agent-unused", "ecs.service"]);
     let risk = step(&plan, "disable-unit")["risk_words"].as_str().unwrap();
-    assert!(with_it.iter().all(|unit| risk.contains(unit)), "{with_it:?} are not told of: {risk}");
+    assert!(with_it.iter().all(|unit| risk.contains(unit)), "{with_it:?} are not mentioned: {risk}");
 
-    // With what is protected among them it is refused, but not as long as something else needs that.
+    // Refused if a protected unit would stop too, unless something else still needs that unit.
     let (stop, say) = (AtomicBool::new(false), |_: &str| {});
     let mut hands = Hands::new(Some(&node.bus), Some(node.root.clone()), &stop, &say);
     let off = Action::DisableUnit(DisableUnit { unit: "ecs.service".into(), has_links: true });
@@ -643,7 +643,7 @@ fn what_nobody_needs_any_more_stops_too_and_that_is_known_before() {
     let stops = "kubelet.service stops with ecs.service";
     assert!(matches!(&refused, Err(StepError::Refused(why)) if why.contains(stops)), "{refused:?}");
 
-    // And so it is.
+    // systemd does the same.
     node.systemctl(&["stop", "ecs.service"]);
     let gone = [&stopping[..], &["kubelet.service"]].concat();
     wait_until("they stop", || states(&gone).iter().all(|state| state != "active" && state != "deactivating"));
@@ -651,7 +651,7 @@ fn what_nobody_needs_any_more_stops_too_and_that_is_known_before() {
 }
 
 #[test]
-fn what_the_node_needs_is_never_switched_off() {
+fn protected_units_are_never_disabled() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let node = Node::start("agent-conflict");
     let (stop, say) = (AtomicBool::new(false), |_: &str| {});
@@ -660,7 +660,7 @@ fn what_the_node_needs_is_never_switched_off() {
     let mask = |unit: &str| Action::MaskUnit(MaskUnit { unit: unit.into() });
     let limits = [("CPUQuota".to_owned(), "1%".to_owned())].into();
     let isolate = Action::IsolateUnit(IsolateUnit { unit: "kubelet.service".into(), limits, persistent: false });
-    // dbus.service is what the bus itself is; with its socket goes the bus.
+    // dbus.service is the bus itself, and stopping its socket stops it.
     let actions = [
         off("kubelet.service"),
         mask("kubelet.service"),
@@ -677,10 +677,10 @@ fn what_the_node_needs_is_never_switched_off() {
         );
     }
     assert_eq!(node.systemctl(&["is-active", "kubelet.service"]), "active");
-    assert!(off("ecs.service").prepare(&mut hands).is_ok(), "others may be");
+    assert!(off("ecs.service").prepare(&mut hands).is_ok(), "other units may be disabled");
     let missing = off("nowhere.service").prepare(&mut hands);
     assert!(matches!(&missing, Err(StepError::Refused(why)) if why.contains("does not know")), "{missing:?}");
-    // By whatever word a stop goes on to it, what is protected is not stopped along.
+    // However a stop propagates, a protected unit is not stopped along.
     let units = node.root.join("run/systemd/system");
     fs::create_dir_all(units.join("kubelet.service.d")).unwrap();
     let write = |name: &str, text: String| fs::write(units.join(name), text).unwrap();
@@ -705,7 +705,7 @@ fn what_the_node_needs_is_never_switched_off() {
     }
     let too_many = off("hub.service").prepare(&mut hands);
     assert!(matches!(&too_many, Err(StepError::Refused(why)) if why.contains("more than 256 units")), "{too_many:?}");
-    // The guards look again right before the deed.
+    // The guards check again right before acting.
     let before = off("ecs.service").prepare(&mut hands).unwrap();
     write("kubelet.service.d/x.conf", "[Unit]\nRequisite=ecs.service\n".to_owned());
     node.systemctl(&["daemon-reload"]);
@@ -716,7 +716,7 @@ fn what_the_node_needs_is_never_switched_off() {
     fs::remove_dir_all(units.join("kubelet.service.d")).unwrap();
     node.systemctl(&["daemon-reload"]);
 
-    // The files of another machine are not touched, nor is a machine whose files are not named.
+    // Neither another machine's files are touched, nor a machine whose root is not named.
     for root in [Some("/".into()), None] {
         let mut hands = Hands::new(Some(&node.bus), root, &stop, &say);
         for action in [off("ecs.service"), mask("ecs.service")] {
@@ -725,7 +725,7 @@ fn what_the_node_needs_is_never_switched_off() {
         }
     }
 
-    // For the image: lines that a shell understands, and the kubelet is not among them.
+    // For an image: a valid shell script that leaves the kubelet alone.
     let node = Node::start("agent-unused");
     let script = stdout(&["fix", "--image", "--root", node.root.to_str().unwrap()]);
     assert!(script.lines().any(|line| line == "systemctl mask ecs.service"), "{script}");
@@ -737,11 +737,11 @@ fn what_the_node_needs_is_never_switched_off() {
     let mut shell = Command::new("sh").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
     shell.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     assert!(shell.wait().unwrap().success(), "{script}");
-    // As a provisioner runs it: as root, in the image that has booted.
+    // As a provisioner runs it: as root, in the booted image.
     let leader = node.scenario.truth.facts["leader"].to_string();
     let enter = ["-t", &leader, "-a", "sh"];
     let mut shell = Command::new("nsenter").args(enter).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     shell.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
-    assert!(shell.wait().unwrap().success(), "it runs in the image");
+    assert!(shell.wait().unwrap().success(), "the script fails in the image");
     assert_eq!(fs::read_link(node.root.join("etc/systemd/system/ecs.service")).unwrap(), Path::new("/dev/null"));
 }

@@ -1,4 +1,4 @@
-//! Incidents as users meet them: something happens, the minutes around are frozen, told, and handed to a colleague.
+//! Incidents: something happens, the minutes around it are frozen, shown, and exported.
 
 use crate::support::recorder::Recorder;
 use crate::support::*;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Settings under which an incident is complete after some seconds.
+/// With these settings, an incident is complete after some seconds.
 fn settings(dir: &Path, more: &str) -> PathBuf {
     let path = dir.join("coroner.toml");
     std::fs::write(&path, format!("[incidents]\nbefore = \"60s\"\nafter = \"5s\"\n{more}")).unwrap();
@@ -51,11 +51,11 @@ fn a_real_time_spinner_is_frozen_named_and_diagnosed_elsewhere() {
     let found = await_incident(&recorder, "the spinner begins an incident", is_it);
     assert!(found["text"].as_str().unwrap().contains(&comm), "{found:#}");
     wait_until("the minutes before are frozen", || incident(&recorder, is_it).is_some_and(|i| i["frozen"].is_string()));
-    // A recorder looks at the threads each second: the trouble goes on until it has seen who waits.
+    // A recorder samples threads once a second: keep going until it has seen who waits.
     wait_until("the recorder has seen who waits", || {
         untrue(&truth, &json_of(&coroner(&["diagnose", "--from", &from, "--last", "1m", "--json"]))).is_none()
     });
-    // The recorder's own diagnoses tell of it while it goes on, and that it ended.
+    // The recorder's own diagnoses report it while it goes on, and when it ended.
     let episode = |state: &str| {
         let history = json_of(&coroner(&["history", "--from", &from, "--json"]));
         let told = |problem: &Value| problem["title"].as_str().unwrap().contains(&comm) && problem["state"] == state;
@@ -92,14 +92,14 @@ fn a_real_time_spinner_is_frozen_named_and_diagnosed_elsewhere() {
     );
 }
 
-/// Two troubles of the same kind, one after the other: each is told with its own culprit, its own length, and that it is over.
+/// Two problems of the same kind, one after the other: each is reported with its own culprit and length, and as over.
 #[test]
-fn troubles_that_come_and_go_are_told_apart() {
+fn consecutive_problems_are_told_apart() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
-    // The port is told by the system.
+    // The system picks a free port.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    // All of the trouble is in its incident.
+    // Long enough for the whole problem.
     let settings = dir.path().join("coroner.toml");
     std::fs::write(&settings, "[incidents]\nafter = \"14s\"\n").unwrap();
     let recorder = Recorder::start(
@@ -122,7 +122,7 @@ fn troubles_that_come_and_go_are_told_apart() {
             is_it(i) && i["over"].is_string() && i["state"] == "complete"
         });
         let seconds = done["lasted_seconds"].as_f64().unwrap();
-        // A recorder that gets its turns late sees the beginning and the end late. But it is this one's length, not that of both.
+        // A delayed recorder sees start and end late. But the length is that of this problem, not of both.
         assert!((4.0..lasted + 4.0).contains(&seconds), "{seconds} of at most {lasted}");
         told.push((done["number"].to_string(), comm, measured["napi_waited_ms"].as_f64().unwrap()));
     }
@@ -134,13 +134,13 @@ fn troubles_that_come_and_go_are_told_apart() {
     assert!(value("coroner_core_saturated_seconds_total") >= 8.0, "{metrics}");
     assert!(value("coroner_starved_nic_queues") >= 1.0, "{metrics}");
 
-    // Each incident leads with what it was frozen for, though the second one's minutes hold both.
+    // Each incident starts with what triggered it, though the second one's minutes contain both.
     for (number, comm, waited_ms) in &told {
         let report = json_of(&coroner(&["incidents", "show", number, "--dir", &from, "--json"]));
         let verdict = &report["diagnosis"]["verdicts"][0];
         let root = verdict["root_cause"]["subject"]["name"].as_str().unwrap_or_default();
         assert!(root.starts_with(&format!("{comm}[")), "incident {number} leads with {root}, not {comm}");
-        // What is told is the long waits only, by a lower bound. Where the kernel gave the thread its turns, there are few of them.
+        // Only long waits are reported, as a lower bound. If the kernel let the thread run now and then, there are few.
         if *waited_ms < 6_000.0 {
             continue;
         }
@@ -152,7 +152,7 @@ fn troubles_that_come_and_go_are_told_apart() {
         let told_ms = waits.filter_map(|fact| fact["value"].as_f64()).fold(0.0, f64::max);
         assert!(told_ms >= 0.2 * waited_ms, "incident {number}: {told_ms} ms of {waited_ms}");
     }
-    // Whoever asks later is told of both, and that they are over.
+    // Later, both are reported as over.
     wait_until("both are over for ten seconds", || {
         let diagnosis = json_of(&coroner(&["diagnose", "--from", &from, "--json"]));
         let over = |comm: &str| {
@@ -180,7 +180,7 @@ fn metrics(address: &str) -> String {
 }
 
 #[test]
-fn a_line_of_the_log_and_a_mark_are_incidents_and_a_killed_recorder_leaves_none_open() {
+fn log_lines_and_marks_are_incidents_and_a_killed_recorders_ones_are_completed() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let said = dir.path().join("said");
@@ -207,7 +207,7 @@ fn a_line_of_the_log_and_a_mark_are_incidents_and_a_killed_recorder_leaves_none_
     let mark = await_incident(&first, "the mark is an incident", marked);
     first.kill();
     fails(&["mark", "too late", "--dir", &from], &["no recorder is running here", "coroner record --dir"]);
-    // The next one finishes it, begins no number again, and does not take up lines of old.
+    // The next recorder completes it, reuses no number, and ignores old log lines.
     let second = recorder(dir.path(), "", &["--trust-user-log"]);
     let done = await_incident(&second, "the mark's incident is complete", |i| marked(i) && i["state"] == "complete");
     assert_eq!(done["number"], mark["number"]);
@@ -217,7 +217,7 @@ fn a_line_of_the_log_and_a_mark_are_incidents_and_a_killed_recorder_leaves_none_
     stdout(&["mark", "again", "--dir", &from]);
     await_incident(&second, "another mark", |i| i["text"] == "again");
     assert!(numbers(&second) > before);
-    // Its end freezes what is open.
+    // On exit it freezes what is open.
     assert_eq!(second.stop(), Some(0));
     let listed = json_of(&coroner(&["incidents", "--dir", &from, "--json"]));
     let states: Vec<&str> =
@@ -232,7 +232,7 @@ fn without_a_recorder_the_commands_say_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let here = dir.path().to_str().unwrap();
     assert!(stdout(&["incidents", "--dir", here]).contains("no incidents in"));
-    fails(&["incidents", "show", "1", "--dir", here], &["there is no incident 1, nor any other"]);
+    fails(&["incidents", "show", "1", "--dir", here], &["there is no incident 1; there are none at all"]);
     fails(&["incidents", "--dir", "/no/such/directory"], &["there is no directory /no/such/directory", "--dir DIR"]);
     fails(&["export", "--incident", "1", "--dir", here, "-o", "x.coroner"], &["there is no incident 1"]);
     fails(&["export", "-o", "x.svg"], &["<FILE>"]);

@@ -1,4 +1,4 @@
-//! The flight recorder as its users meet it: it runs, is killed, meets a full disk, and its directory is always readable.
+//! The flight recorder: it runs, is killed, meets a full disk, and its directory is always readable.
 
 use crate::support::recorder::{Recorder, segment_bytes, segments};
 use crate::support::*;
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[test]
-fn what_was_recorded_can_be_diagnosed_and_drawn_while_it_records() {
+fn a_recording_can_be_diagnosed_and_drawn_while_it_is_written() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let recorder = Recorder::start(dir.path(), &[]);
@@ -38,7 +38,7 @@ fn a_second_recorder_of_a_directory_is_refused() {
     assert_eq!(Recorder::start(dir.path(), &[]).stop(), Some(0), "the directory is free again");
 }
 
-/// Moved away, with a link to elsewhere in its place: nothing is written there, and the recorder ends and says why.
+/// Its directory is moved and replaced by a link: nothing is written there, and the recorder ends and says why.
 #[test]
 fn a_recorder_whose_directory_is_replaced_ends() {
     let Some(_host) = HostLock::take_as_root() else { return };
@@ -57,14 +57,13 @@ fn a_recorder_whose_directory_is_replaced_ends() {
     assert!(recording::read(&segments(&away)[0]).is_ok());
 }
 
-/// Killed at 100 moments: every file can be read, and holds all but the last second or two of what its recorder saw.
-/// Starts and kills a recorder again and again; after each kill every file can be read.
+/// Starts and kills a recorder over and over; after each kill every file can be read.
 fn kill_again_and_again(dir: &Path, mut random: u64, times: usize) {
     for round in 0..times {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        // Now and then in the middle of its start, mostly after it.
+        // Sometimes while it starts, mostly after that.
         let recorder = Recorder::spawn(dir, &[]);
         std::thread::sleep(Duration::from_millis(random % 1500));
         let before = segments(dir);
@@ -78,7 +77,7 @@ fn kill_again_and_again(dir: &Path, mut random: u64, times: usize) {
                 Err(error) => panic!("round {round}: {error}"),
             }
         }
-        assert!(empty.len() <= 1, "round {round}: a recorder takes away what the last one left empty: {empty:?}");
+        assert!(empty.len() <= 1, "round {round}: a recorder removes empty files of the previous one: {empty:?}");
     }
 }
 
@@ -93,28 +92,28 @@ fn a_hundred_kills_lose_no_file() {
         }
     });
     let [dir, ..] = &dirs;
-    // The last one lived for a while: what it committed is there.
+    // The last one runs for a while: what it committed is kept.
     let recorder = Recorder::start(dir.path(), &[]);
     let newest = || segments(dir.path()).last().cloned().expect("a segment");
     let last_look = |path: &Path| recording::read(path).ok().and_then(|r| Some(r.evidence.window()?.to));
     wait_until("three seconds are recorded", || {
         recording::read(&newest()).is_ok_and(|r| r.evidence.window().is_some_and(|w| w.length().as_secs() >= 3))
     });
-    // Whatever somebody could read before is there afterwards, and more.
+    // Whatever was readable before the kill is readable after it.
     let committed = last_look(&newest()).expect("a window");
     let killed = coroner_probes::root::now();
     recorder.kill();
     let last = last_look(&newest()).expect("a window");
     println!("{:?} were lost", killed.since(last));
-    assert!(last >= committed, "{:?} that were committed are lost", committed.since(last));
-    // Who comes next puts the logs into their files.
+    assert!(last >= committed, "{:?} of committed time are lost", committed.since(last));
+    // The next recorder checkpoints the logs.
     assert_eq!(Recorder::start(dir.path(), &[]).stop(), Some(0));
     let logs = std::fs::read_dir(dir.path()).unwrap().flatten();
     let logs: Vec<_> = logs.filter(|entry| entry.file_name().to_string_lossy().contains("-wal")).collect();
     assert!(logs.is_empty(), "{logs:?}");
 }
 
-/// A small file system of its own; gone when this goes, also if the test fails.
+/// A small file system, unmounted on drop.
 struct Tmpfs(tempfile::TempDir);
 
 impl Tmpfs {
@@ -135,7 +134,7 @@ impl Drop for Tmpfs {
 }
 
 #[test]
-fn a_full_disk_costs_new_seconds_and_no_old_ones_and_it_recovers() {
+fn a_full_disk_loses_only_new_seconds_and_it_recovers() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let tmpfs = Tmpfs::mount("24m");
     let dir = tmpfs.0.path().join("d");
@@ -151,7 +150,7 @@ fn a_full_disk_costs_new_seconds_and_no_old_ones_and_it_recovers() {
     let before = looks();
     std::fs::remove_file(&ballast).unwrap();
     wait_until("it goes on", || looks() > before + 20);
-    assert!(recorder.said().contains("has room again"), "{}", recorder.said());
+    assert!(recorder.said().contains("can be written again"), "{}", recorder.said());
     assert_eq!(recorder.stop(), Some(0));
     for segment in segments(&dir) {
         recording::read(&segment).unwrap_or_else(|error| panic!("{error}"));
@@ -163,7 +162,7 @@ fn the_size_limit_is_kept_and_the_oldest_go_first() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let limit = 16 << 20;
-    // Segments of an earlier life, more than the limit.
+    // Segments of an earlier run, more than the limit.
     for i in 0..40u64 {
         let name = recording::segments::name((1_700_000_000 + i * 600) * 1_000_000_000, 1);
         let writer = recording::Writer::create(&dir.path().join(&name)).unwrap();
@@ -180,12 +179,12 @@ fn the_size_limit_is_kept_and_the_oldest_go_first() {
     let until = Instant::now() + Duration::from_secs(8);
     while Instant::now() < until {
         std::thread::sleep(Duration::from_millis(100));
-        // A chunk of a second may be on its way.
+        // One second may be in flight.
         assert!(segment_bytes(dir.path()) < limit + (2 << 20), "{}", segment_bytes(dir.path()));
     }
     drop(stress);
     assert!(!first.exists(), "the oldest went");
-    assert!(last.exists(), "the youngest of them stays");
+    assert!(last.exists(), "the newest of them stays");
     assert_eq!(recorder.stop(), Some(0));
     assert!(segment_bytes(dir.path()) <= limit, "{}", segment_bytes(dir.path()));
 }
@@ -205,14 +204,14 @@ fn a_storm_of_processes_is_survived_and_losses_are_counted() {
     let evidence = recording::read_span(dir.path(), &recording::Span::All).unwrap().evidence;
     assert!(
         evidence.counters.has(coroner_evidence::Source::Sampler),
-        "how many samples were lost is told, also that none were"
+        "the number of lost samples is reported, even if it is 0"
     );
     let samples = json_of(&coroner(&["flame", dir.path().to_str().unwrap(), "--json"]));
     assert!(samples["source"]["samples"].as_u64().is_some_and(|n| n > 100), "{samples:#}");
 }
 
 #[test]
-fn bad_settings_are_refused_with_words() {
+fn bad_settings_are_refused_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().to_str().unwrap();
     fails(&["record", "--dir", dir, "--max-size", "1MiB"], &["max_size"]);

@@ -1,5 +1,5 @@
-//! deploy/coroner.service under a real systemd: it starts with the least it needs and is not blind, its watchdog works, it stops clean,
-//! and it leaves no dead memory cgroups behind.
+//! deploy/coroner.service under a real systemd: its few privileges suffice, its watchdog works, it stops cleanly, and it leaves no dead
+//! memory cgroups.
 
 use crate::support::*;
 use coroner_lab::{HostLock, LiveScenario};
@@ -22,11 +22,11 @@ const CONFIG: &str = include_str!("../../../../deploy/coroner.toml");
 /// CAP_DAC_READ_SEARCH, CAP_IPC_LOCK, CAP_SYS_PTRACE, CAP_SYSLOG, CAP_PERFMON, CAP_BPF (include/uapi/linux/capability.h).
 const CAPABILITIES: [u32; 6] = [2, 14, 19, 34, 38, 39];
 
-/// So many restarts, unless CORONER_TEST_RESTARTS says otherwise. Less than a second each.
+/// CORONER_TEST_RESTARTS overrides it. Less than a second each.
 const RESTARTS: u32 = 30;
 
-/// A node with our service installed, which does not run yet. Its state lies on the disk, as it does in real life: the pages of
-/// a tmpfs are memory that nothing can drop.
+/// A node with our service installed but not started. Its state is on disk, as in production: pages of a tmpfs cannot be
+/// dropped.
 struct Node {
     scenario: LiveScenario,
     state: tempfile::TempDir,
@@ -68,7 +68,7 @@ impl Node {
         fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     }
 
-    /// In a thread that is in a namespace of the node's.
+    /// Runs it in a thread inside one of the node's namespaces.
     fn inside<T: Send>(&self, kind: &str, work: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(format!("/proc/{}/ns/{kind}", self.leader())).unwrap();
         let kind = if kind == "mnt" { LinkNameSpaceType::Mount } else { LinkNameSpaceType::Network };
@@ -83,7 +83,7 @@ impl Node {
         })
     }
 
-    /// Mounts something of the host's in the node.
+    /// Mounts a path of the host in the node.
     fn graft(&self, from: &Path, to: &str) {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let tree = open_tree(CWD, from, flags).unwrap();
@@ -114,7 +114,7 @@ impl Node {
         self.run(&["systemctl", "show", "--value", "--property", name, "coroner"]).trim().to_owned()
     }
 
-    /// The recorder's pid as the host counts.
+    /// The recorder's PID on the host.
     fn recorder(&self) -> u32 {
         let inner = self.property("MainPID");
         let is_it = |pid: &u32| {
@@ -139,7 +139,7 @@ impl Node {
         })
     }
 
-    /// Dead memory cgroups of our service: how many, and what holds them.
+    /// Dead memory cgroups of our service: how many, and what keeps them.
     fn zombies(&self) -> (usize, Vec<Value>) {
         let cgroup = self.scenario.truth.facts["cgroup"].as_str().unwrap();
         let ours = format!("{cgroup}/system.slice/coroner.service");
@@ -162,14 +162,14 @@ impl Node {
     }
 }
 
-/// In the lab's namespaces some things cannot be seen by anybody; the service must not be blinder than root without limits.
+/// In the lab's namespaces nobody sees everything, but the service must see all that unrestricted root sees.
 fn assert_sees_what_root_sees(node: &Node) {
     node.run(&["/usr/local/bin/coroner", "record", "--for", "3s", "-o", "/var/lib/coroner/as-root"]);
     let unseen = |from: &Path| -> BTreeSet<String> {
         let diagnosis = json_of(&coroner(&["diagnose", "--json", "--from", from.to_str().unwrap()]));
         let unseen = diagnosis["unseen"].as_array().unwrap();
-        // What a rule cannot tell depends on what happened, and whose children failed is only asked where some did; what else a
-        // probe cannot see does not.
+        // What a rule cannot tell depends on what happened, and child exits are only traced where some failed; what other
+        // probes cannot see does not.
         let is_probe = |u: &&Value| {
             u["probe"] != "child-exits" && !u["what"].as_str().is_some_and(|what| what.starts_with("whether there is"))
         };
@@ -196,7 +196,7 @@ fn the_service_has_what_it_needs_and_nothing_more() {
     assert_eq!(node.property("ActiveState"), "active");
     assert!(node.property("StatusText").contains("/var/lib/coroner"), "{}", node.property("StatusText"));
 
-    // Who it is, and what it may do.
+    // Its user and capabilities.
     let pid = node.recorder();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let mask = CAPABILITIES.iter().fold(0_u64, |mask, capability| mask | 1 << capability);
@@ -208,7 +208,7 @@ fn the_service_has_what_it_needs_and_nothing_more() {
     let nice = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     assert_eq!(nice.rsplit_once(')').unwrap().1.split_whitespace().nth(16), Some("-5"), "{nice}");
 
-    // What it sees in spite of that.
+    // What it sees nevertheless.
     let series = ["coroner_memcgs{state=\"dead\"}", "coroner_worst_core ", "coroner_process_resident_memory_bytes "];
     let samples = |metrics: &str| metrics.lines().find_map(|l| l.strip_prefix("coroner_samples_total ")?.parse().ok());
     let mut metrics = String::new();
@@ -219,7 +219,7 @@ fn the_service_has_what_it_needs_and_nothing_more() {
     check_with_promtool(&metrics);
     assert_sees_what_root_sees(&node);
 
-    // Its main loop hangs: systemd notices, and starts it again.
+    // If its main loop hangs, systemd restarts it.
     let restarts = node.property("NRestarts");
     assert_eq!(restarts, "0", "{}", node.journal());
     let process = rustix::process::Pid::from_raw(pid as i32).unwrap();
@@ -229,12 +229,12 @@ fn the_service_has_what_it_needs_and_nothing_more() {
     assert_ne!(node.recorder(), pid);
     assert!(node.journal().contains("Watchdog timeout"), "{}", node.journal());
 
-    // It stops when it is asked to, and what it wrote is whole.
+    // It stops cleanly, and its files are complete.
     node.run(&["systemctl", "stop", "coroner"]);
     assert_eq!((node.property("ActiveState"), node.property("Result")), ("inactive".to_owned(), "success".to_owned()));
     assert!(node.files("-wal").is_empty(), "the last segment was not sealed\n{}", node.journal());
     let segments = node.segments();
-    assert!(segments.len() >= 2, "one of before the watchdog and one after it: {segments:?}");
+    assert!(segments.len() >= 2, "one before the watchdog and one after it: {segments:?}");
     for segment in segments {
         json_of(&coroner(&["diagnose", "--json", "--from", segment.to_str().unwrap()]));
     }
@@ -258,7 +258,7 @@ fn check_with_promtool(metrics: &str) {
     assert!(out.status.success() && said.trim().is_empty(), "{said}\n{metrics}");
 }
 
-/// A file of the node whose pages stay in memory while this lives, and are charged to the test.
+/// Locks the pages of one of the node's files in memory, charged to the test.
 struct InUse {
     at: *mut std::ffi::c_void,
     length: usize,
@@ -270,7 +270,7 @@ impl InUse {
         let root = node.scenario.truth.facts["root"].as_str().unwrap();
         let file = File::open(Path::new(root).join(name)).unwrap();
         let length = file.metadata().unwrap().len() as usize;
-        // SAFETY: a mapping of its own that nobody reads.
+        // SAFETY: a new mapping that nobody reads.
         let at = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, &file, 0) }.unwrap();
         unsafe { mlock(at, length) }.unwrap();
         InUse { at, length }
@@ -289,14 +289,14 @@ fn restarts_leave_no_dead_memory_cgroups() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let restarts = std::env::var("CORONER_TEST_RESTARTS").map_or(RESTARTS, |n| n.parse().unwrap());
     let node = Node::boot("[Unit]\nStartLimitIntervalSec=0\n");
-    // On a real node others have read the shell before us, all of it, and still use it; its pages are not ours then.
+    // On a real node others use the shell too, so its pages are not charged to us.
     let _shell = InUse::file(&node, "bin/sh");
     node.run(&["/bin/sh", "-c", "while read -r line; do :; done </proc/self/cgroup"]);
     for _ in 0..restarts {
         node.run(&["systemctl", "restart", "coroner"]);
     }
     node.run(&["systemctl", "stop", "coroner"]);
-    // What is just going away is not there any more at a second look.
+    // Some may just be on their way out: look again.
     let mut left = node.zombies();
     for _ in 0..120 {
         if left.0 == 0 {

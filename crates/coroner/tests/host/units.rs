@@ -1,4 +1,4 @@
-//! `coroner units` on a real systemd with units and agents of a known story, on buses that let it down, and on an image.
+//! `coroner units` on a real systemd with known units and agents, on broken buses, and on an image.
 
 use crate::support::*;
 use coroner_lab::{HostLock, LiveScenario};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-/// What can be said of units and agents.
+/// The findings about units and agents.
 const UNIT_CODES: [&str; 7] = [
     "unit-crashloop",
     "unit-churn",
@@ -20,10 +20,10 @@ const UNIT_CODES: [&str; 7] = [
     "unit-drift",
 ];
 
-/// Loops of the lab restart or respawn some times a second; a busy machine slows them, none makes them faster than their pause.
+/// The lab's loops restart a few times a second; a busy machine makes them slower, never faster.
 const LOOPS_PER_HOUR: std::ops::RangeInclusive<f64> = 1_800.0..=40_000.0;
 
-/// The audit must have worked: 1 is for drift only, 2 for those who could not look.
+/// The audit must have worked: 1 is only for drift, 2 if it could not look.
 fn audit_of(output: &Output) -> Value {
     let audit = json_of(output);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -35,7 +35,7 @@ fn audit(scenario: &LiveScenario, watch: &str) -> Value {
     audit_of(&coroner(&["units", "--json", "--for", watch, "--bus", fact(scenario, "bus")]))
 }
 
-/// What the audit and the diagnosis say of the same seconds.
+/// Audit and diagnosis of the same seconds.
 fn audit_and_diagnosis(scenario: &LiveScenario, watch: &str) -> (Value, Value) {
     let diagnose = ["diagnose", "--json", "--for", watch, "--bus", fact(scenario, "bus")];
     std::thread::scope(|scope| {
@@ -73,26 +73,26 @@ fn finding<'d>(document: &'d Value, code: &str, unit: &str) -> &'d Value {
     all.iter().find(about).unwrap_or_else(|| panic!("no {code} about {unit} in {all:#?}"))
 }
 
-/// What was found about units and agents, in short.
+/// Findings about units and agents, one line each.
 fn unit_findings(document: &Value) -> Vec<String> {
     let about_units = |f: &&Value| UNIT_CODES.iter().any(|c| f["code"] == *c);
     findings(document).iter().filter(about_units).map(|f| format!("{}: {}", f["code"], f["title"])).collect()
 }
 
 fn assert_rate(per_hour: &Value, what: &Value) {
-    assert!(per_hour.as_f64().is_some_and(|r| LOOPS_PER_HOUR.contains(&r)), "{per_hour} an hour: {what:#}");
+    assert!(per_hour.as_f64().is_some_and(|r| LOOPS_PER_HOUR.contains(&r)), "{per_hour} per hour: {what:#}");
 }
 
-/// Dead cgroups are those of before it was ready and those since; the last one may live still, and the kernel may take back the page cache
-/// that kept every second one at any time.
+/// Counts dead cgroups from before and after it was ready. The last one may still be alive, and the kernel may at any time reclaim the
+/// page cache that keeps every second one.
 fn assert_zombies(zombies: &Value, at_ready: u64, since: u64) {
     let (least, most) = ((at_ready / 2).saturating_sub(2), at_ready + since + 2);
     let fits = zombies.as_u64().is_some_and(|n| (least..=most).contains(&n));
-    assert!(fits, "{zombies} dead cgroups, it left {least} to {most}");
+    assert!(fits, "{zombies} dead cgroups, expected {least} to {most}");
 }
 
 #[test]
-fn a_crashloop_is_told_with_its_rate_and_the_cgroups_it_leaked() {
+fn a_crashloop_is_reported_with_its_rate_and_leaked_cgroups() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("crashloop-leak", &[]);
     let name = fact(&scenario, "unit").to_owned();
@@ -108,15 +108,15 @@ fn a_crashloop_is_told_with_its_rate_and_the_cgroups_it_leaked() {
     assert_eq!(ecs["package"]["version"], fact(&scenario, "package_version"), "{ecs:#}");
     let found = finding(&live, "unit-crashloop", &name);
     assert_ne!(found["severity"], "info");
-    let leaked = ecs["zombies"].as_u64().unwrap_or_else(|| panic!("its dead cgroups are not known: {ecs:#}"));
-    assert!(found.to_string().contains(&leaked.to_string()), "the {leaked} that it leaked are not told: {found:#}");
-    // It is also the agent that nobody configured.
+    let leaked = ecs["zombies"].as_u64().unwrap_or_else(|| panic!("its dead cgroups are unknown: {ecs:#}"));
+    assert!(found.to_string().contains(&leaked.to_string()), "{leaked} leaked cgroups are not mentioned: {found:#}");
+    // It is also an agent that nobody configured.
     let judged = judgement(&live, &name);
     assert_eq!(judged["verdict"], "unused", "{judged:#}");
     assert!(reasons(judged).contains(&"config-missing") && reasons(judged).contains(&"restarts"), "{judged:#}");
     finding(&live, "agent-unused", &name);
 
-    // `diagnose` finds it as well, and a recording tells it elsewhere.
+    // `diagnose` finds it as well, and so does a recording.
     assert_truth(&scenario.truth, &diagnosis);
     json_of(&coroner(&["record", "--json", "--for", "3s", "--bus", fact(&scenario, "bus"), "-o", recording]));
     let at_ready = number(&scenario, "leaked");
@@ -138,8 +138,8 @@ fn reset_failed_does_not_hide_a_crashloop() {
     let measured = scenario.stop().unwrap();
     assert!(measured["resets"].as_u64() >= Some(3), "{measured}");
     let ecs = unit(&live, &name);
-    assert!(ecs["restarts"].as_u64() <= Some(10), "systemd's own count was set back: {ecs:#}");
-    // What a count that was set back does not show may be missing from the rate.
+    assert!(ecs["restarts"].as_u64() <= Some(10), "systemd's own count was reset: {ecs:#}");
+    // Restarts that the reset hid may be missing from the rate.
     assert!(ecs["loop"]["per_hour"].as_f64().is_some_and(|r| r > 0.0), "{ecs:#}");
     finding(&live, "unit-crashloop", &name);
 }
@@ -181,11 +181,11 @@ fn an_administrators_restarts_are_no_finding() {
     let web = unit(&live, fact(&scenario, "unit"));
     assert_eq!((&web["active_state"], &web["churn"]), (&"active".into(), &Value::Null), "{web:#}");
     let measured = scenario.stop().unwrap();
-    assert_eq!(measured["restarted"], 2, "it was not as the story says: {measured}");
+    assert_eq!(measured["restarted"], 2, "the scenario did not restart it as planned: {measured}");
 }
 
 #[test]
-fn a_job_that_fails_now_and_then_gets_a_milder_word() {
+fn a_job_that_fails_now_and_then_is_info() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("failing-oneshot", &[]);
     let (live, diagnosis) = audit_and_diagnosis(&scenario, "3s");
@@ -211,14 +211,14 @@ fn an_agent_without_configuration_beside_a_kubelet_is_unused() {
     assert_eq!(unit(&live, name)["enablement"], "enabled");
     assert_truth(&scenario.truth, &diagnosis);
 
-    // The same files, taken for an image.
+    // The same files, audited as an image.
     let image = audit_of(&coroner(&["units", "--json", "--root", fact(&scenario, "root")]));
     assert_eq!(judgement(&image, name)["verdict"], "unused", "{:#}", judgement(&image, name));
     finding(&image, "agent-unused", name);
 }
 
 #[test]
-fn a_configured_agent_is_left_in_peace_unless_another_owns_the_node() {
+fn a_configured_agent_is_fine_unless_another_owns_the_node() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let configured = start_scenario("agent-configured", &[]);
     let live = audit(&configured, "2s");
@@ -234,12 +234,11 @@ fn a_configured_agent_is_left_in_peace_unless_another_owns_the_node() {
     assert!(!unit_findings(&live).iter().any(|f| f.contains("agent-unused")), "{:#}", live["findings"]);
 }
 
-/// Blind, within its time, and saying so; nothing found and nothing ruled out.
+/// It says that it is blind, finds nothing and rules nothing out.
 fn assert_blind(document: &Value, how: &str) {
     let unseen = document["unseen"].as_array().unwrap();
     let about_units = unseen.iter().find(|u| u["probe"] == "units");
-    let said =
-        about_units.unwrap_or_else(|| panic!("{how}: the units are not among what could not be seen: {unseen:#?}"));
+    let said = about_units.unwrap_or_else(|| panic!("{how}: units are not listed as unseen: {unseen:#?}"));
     assert!(said["why"].as_str().is_some_and(|why| why.contains("bus")), "{how}: {said:#}");
     assert_eq!(unit_findings(document), Vec::<String>::new(), "{how}");
     let ruled_out = document["ruled_out"].as_array().into_iter().flatten();
@@ -249,7 +248,7 @@ fn assert_blind(document: &Value, how: &str) {
     }
 }
 
-/// Looks through each of these buses at once.
+/// Looks through all of these buses at the same time.
 fn look_through(buses: &Value, look: impl Fn(&str) -> Output + Sync) -> Vec<(String, Value)> {
     let look = &look;
     std::thread::scope(|scope| {
@@ -273,7 +272,7 @@ fn look_through(buses: &Value, look: impl Fn(&str) -> Output + Sync) -> Vec<(Str
 }
 
 #[test]
-fn a_bus_that_hangs_is_said_in_time_and_hides_nothing_else() {
+fn a_hanging_bus_is_reported_in_time_and_hides_nothing_else() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let zombies = start_scenario("zombies", &[]);
     let scenario = start_scenario("hanging-bus", &[]);
@@ -288,11 +287,11 @@ fn a_bus_that_hangs_is_said_in_time_and_hides_nothing_else() {
     }
     let came = scenario.stop().unwrap();
     let came = came["connections"].as_object().unwrap();
-    assert!(came.values().all(|n| n.as_u64() >= Some(2)), "it did try each of them: {came:?}");
+    assert!(came.values().all(|n| n.as_u64() >= Some(2)), "it did not try each of them: {came:?}");
 }
 
 #[test]
-fn a_bus_that_goes_away_in_the_middle_sets_and_clears_nothing() {
+fn a_bus_lost_in_the_middle_finds_nothing_and_rules_nothing_out() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("severed-bus", &[]);
     let buses = &scenario.truth.facts["buses"];
@@ -302,7 +301,7 @@ fn a_bus_that_goes_away_in_the_middle_sets_and_clears_nothing() {
     for (how, audit) in look_through(buses, |bus| coroner(&["units", "--json", "--for", "1s", "--bus", bus])) {
         assert_blind(&audit, &how);
     }
-    // Behind them all is well.
+    // Behind them, all is well.
     let live = audit(&scenario, "1s");
     assert_eq!(unit_findings(&live), Vec::<String>::new());
     assert_eq!(unit(&live, fact(&scenario, "unit"))["active_state"], "active");
@@ -316,7 +315,7 @@ fn without_systemd_processes_and_cgroups_are_audited() {
     }
     let audit = audit_of(&coroner(&["units", "--json", "--for", "1s"]));
     let unseen = audit["unseen"].as_array().unwrap();
-    assert!(unseen.iter().any(|u| u["why"].as_str().unwrap().contains("systemd does not run")), "{unseen:#?}");
+    assert!(unseen.iter().any(|u| u["why"].as_str().unwrap().contains("systemd is not running")), "{unseen:#?}");
     assert_eq!(audit["systemd"], false);
     assert!(!audit["cgroups"].as_array().unwrap().is_empty());
 }
@@ -327,7 +326,7 @@ fn put(dir: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// A Kubernetes node's image, never booted, whose base came with the ECS agent enabled.
+/// An unbooted Kubernetes node image whose base came with the ECS agent enabled.
 fn image(dir: &Path) {
     put(dir, "etc/os-release", "PRETTY_NAME=\"Deep Learning Base\"\nID=ubuntu\n");
     let service = |command: &str| format!("[Service]\nExecStart={command}\n[Install]\nWantedBy=multi-user.target\n");
@@ -366,7 +365,7 @@ fn an_image_is_audited_before_it_boots() {
 }
 
 #[test]
-fn what_is_not_in_the_baseline_is_drift_and_exit_code_1() {
+fn drift_from_the_baseline_is_exit_code_1() {
     let dir = tempfile::tempdir().unwrap();
     let (tree, file) = (dir.path().join("image"), dir.path().join("good.json"));
     image(&tree);
@@ -386,7 +385,7 @@ fn what_is_not_in_the_baseline_is_drift_and_exit_code_1() {
 }
 
 #[test]
-fn what_cannot_be_examined_is_exit_code_2() {
+fn failing_to_examine_is_exit_code_2() {
     let dir = tempfile::tempdir().unwrap();
     let empty = dir.path().to_str().unwrap();
     for (args, says) in [

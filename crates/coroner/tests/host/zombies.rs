@@ -5,7 +5,7 @@ use coroner_lab::{Cgroup, HostLock, LiveScenario};
 use serde_json::Value;
 use std::process::{Child, Command, Stdio};
 
-/// What the scenario made, by the group that is below its parent.
+/// The group below the scenario's parent.
 fn group<'z>(zombies: &'z Value, truth: &Value) -> &'z Value {
     let groups = zombies["groups"].as_array().unwrap_or_else(|| panic!("no groups in {zombies:#}"));
     groups
@@ -14,7 +14,7 @@ fn group<'z>(zombies: &'z Value, truth: &Value) -> &'z Value {
         .unwrap_or_else(|| panic!("no group of {} in {zombies:#}", truth["parent"]))
 }
 
-/// A page that somebody tries to reclaim is on no list for a moment: then it is looked again.
+/// A page under reclaim is on no list for a moment, so look again.
 fn settled(truth: &Value, look: impl Fn() -> Value) -> Value {
     let mut zombies = look();
     for _ in 0..5 {
@@ -48,11 +48,11 @@ fn assert_named(zombies: &Value, truth: &Value) {
         assert_eq!(found["filesystem"], file["filesystem"]);
     }
     let sizes: Vec<u64> = pinned.iter().map(|p| p["bytes"].as_u64().unwrap()).collect();
-    assert!(sizes.is_sorted_by(|a, b| a >= b), "the biggest first: {sizes:?}");
+    assert!(sizes.is_sorted_by(|a, b| a >= b), "largest first: {sizes:?}");
 }
 
 #[test]
-fn dead_cgroups_are_named_with_the_files_that_keep_them_live_and_recorded() {
+fn dead_cgroups_and_the_files_that_keep_them_are_named_live_and_recorded() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("zombies-pinned", &[]);
     let truth = truth_of(&scenario);
@@ -93,7 +93,7 @@ fn dead_cgroups_are_named_with_the_files_that_keep_them_live_and_recorded() {
 }
 
 #[test]
-fn without_bpf_the_parent_and_its_bytes_are_known_and_the_reason_is_said() {
+fn without_bpf_parents_and_bytes_are_known_and_the_reason_is_given() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("zombies-pinned", &[]);
     let truth = truth_of(&scenario);
@@ -114,7 +114,7 @@ fn without_bpf_the_parent_and_its_bytes_are_known_and_the_reason_is_said() {
         let out = Command::new("setpriv").args(drop).arg("--").arg(copy.path()).args(["zombies", "--json"]).output();
         json_of(&out.expect("setpriv"))
     };
-    // Numbers, as setpriv of older distributions does not know these names.
+    // By number: setpriv of older distributions does not know these names.
     let no_bpf = ["--bounding-set", "-cap_39,-cap_38,-sys_admin", "--inh-caps", "-cap_39,-cap_38,-sys_admin"];
     assert_fallback(&run(&no_bpf), "CAP_BPF");
     let nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all"];
@@ -130,7 +130,7 @@ impl Drop for Loop {
 }
 
 #[test]
-fn whoever_makes_and_removes_cgroups_is_named_while_it_is_watched() {
+fn watch_names_who_creates_and_removes_cgroups() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let parent = Cgroup::with_controller("memory", "coroner-test-watch").unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ fn whoever_makes_and_removes_cgroups_is_named_while_it_is_watched() {
         assert!(maker["born"].as_u64() >= Some(10) && maker["removed"].as_u64() >= Some(10), "{maker:#}");
         assert!(maker["per_minute"].as_f64() >= Some(100.0), "{maker:#}");
     }
-    // Ctrl-C tells what was seen by then.
+    // Ctrl-C prints what was seen so far.
     let watch = Command::new(CORONER)
         .args(["zombies", "--watch", "10m"])
         .stdout(Stdio::piped())

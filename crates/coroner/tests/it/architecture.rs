@@ -1,10 +1,10 @@
-//! Dependencies point one way: between crates as docs/architecture.md has it, and between the modules of the binary.
+//! Dependencies point one way: between crates as in docs/architecture.md, and between the modules of the binary.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each may use those before it.
+/// Each may use only those before it.
 const MODULES: [&str; 5] = ["exit", "args", "output", "commands", "main"];
 
 fn root() -> PathBuf {
@@ -15,7 +15,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The layer of each crate, by the table in docs/architecture.md.
+/// The layer of each crate, from the table in docs/architecture.md.
 fn layers() -> BTreeMap<String, u32> {
     let page = read(&root().join("docs/architecture.md"));
     let (_, below) = page.split_once("<!-- crates -->").expect("docs/architecture.md has a table of crates");
@@ -28,7 +28,7 @@ fn layers() -> BTreeMap<String, u32> {
     rows.skip(2).map(row).collect()
 }
 
-/// The crates of ours that a manifest names as dependencies; those of tests and build scripts may be any.
+/// Our crates among a manifest's dependencies; tests and build scripts may use any.
 fn dependencies(manifest: &str) -> Vec<&str> {
     let lines = manifest.lines().skip_while(|line| *line != "[dependencies]").skip(1);
     let own = lines.take_while(|line| !line.starts_with('['));
@@ -48,7 +48,7 @@ fn crates_use_only_crates_of_lower_layers() {
     for entry in fs::read_dir(root().join("crates")).unwrap().flatten() {
         let name = entry.file_name().into_string().unwrap();
         let manifest = entry.path().join("Cargo.toml");
-        // What another branch left behind is no crate.
+        // Another branch may have left a directory behind.
         if !manifest.exists() {
             continue;
         }
@@ -66,12 +66,12 @@ fn crates_use_only_crates_of_lower_layers() {
     }
     for name in layers.keys() {
         let manifest = root().join("crates").join(name).join("Cargo.toml");
-        assert!(manifest.exists(), "docs/architecture.md has a row for crates/{name}, which is not there");
+        assert!(manifest.exists(), "docs/architecture.md has a row for crates/{name}, which does not exist");
     }
-    assert!(edges > 20, "only {edges} dependencies were found: are the manifests written otherwise?");
+    assert!(edges > 20, "only {edges} dependencies found: has the format of the manifests changed?");
 }
 
-/// All `crate::NAME` of a source, and all `super::…::NAME` that lead to the root of the crate, for a file so deep.
+/// All `crate::NAME` in a source, and all `super::…::NAME` that lead to the crate root from this depth.
 fn modules_used(text: &str, depth: usize) -> Vec<&str> {
     let name = |rest: &'_ str| rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
     let up = "super::".repeat(depth);
@@ -79,7 +79,7 @@ fn modules_used(text: &str, depth: usize) -> Vec<&str> {
     for (at, path) in text.match_indices("crate::").chain(text.match_indices(&up)) {
         let is_whole = !text[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':');
         let rest = &text[at + path.len()..];
-        // In braces there may be several.
+        // Braces may contain several.
         let names = match rest.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
             Some((names, _)) => names.split(',').map(str::trim).collect(),
             None => vec![rest],
@@ -100,8 +100,7 @@ fn check_below(directory: &Path, inside: &[String], uses: &mut usize) {
         let own = inside.first().map_or(stem, String::as_str);
         let depth = inside.len() + usize::from(stem != "mod");
         let rank = |module: &str| MODULES.iter().position(|known| *known == module);
-        let ours =
-            rank(own).unwrap_or_else(|| panic!("{}: the module {own} has no place: see MODULES", path.display()));
+        let ours = rank(own).unwrap_or_else(|| panic!("{}: the module {own} is not in MODULES", path.display()));
         for used in modules_used(&read(&path), depth) {
             let Some(theirs) = rank(used) else { continue };
             *uses += 1;
@@ -119,11 +118,11 @@ fn check_below(directory: &Path, inside: &[String], uses: &mut usize) {
 fn modules_of_the_binary_depend_one_way() {
     let mut uses = 0;
     check_below(&root().join("crates/coroner/src"), &[], &mut uses);
-    assert!(uses > 50, "only {uses} uses were found: are they written otherwise?");
+    assert!(uses > 50, "only {uses} uses found: has their form changed?");
 }
 
 #[test]
-fn uses_are_found_however_they_are_written() {
+fn uses_are_found_in_every_form() {
     let text =
         "use crate::args::Color;\nuse crate::{output, commands::fix};\nlet a = super::super::exit::Exit;\nmycrate::x";
     assert_eq!(modules_used(text, 2), ["args", "output", "commands", "exit"]);

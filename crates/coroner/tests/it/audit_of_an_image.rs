@@ -1,4 +1,4 @@
-//! From a tree on disk to judgements: unit files, packages, files of agents, catalogue, baseline.
+//! From a tree on disk to judgements: unit files, packages, agents' files, catalogue, baseline.
 
 use coroner_diagnosis::agents::baseline::{Baseline, compare};
 use coroner_diagnosis::agents::{Catalogue, Certainty, Harm, Judgement, Surroundings, Verdict, judge};
@@ -32,7 +32,7 @@ fn audit(root: &Path) -> (Vec<UnitFile>, Vec<Judgement>) {
     (units, judgements)
 }
 
-/// A node image for Kubernetes whose base came with the ECS agent.
+/// A Kubernetes node image whose base came with the ECS agent.
 fn image(dir: &Path) {
     put(
         dir,
@@ -75,7 +75,7 @@ fn the_agent_that_the_base_image_brought_is_found_before_it_boots() {
     let package = units.iter().find(|u| u.name == "ecs.service").unwrap().package.clone().unwrap();
     assert_eq!((package.name.as_str(), package.version.as_deref()), ("amazon-ecs-init", Some("1.86.3-1")));
 
-    // Configured, it is not unused; two owners stay two owners.
+    // Once configured, it is not unused, but the node has two owners.
     put(dir.path(), "etc/ecs/ecs.config", "ECS_CLUSTER=training\n");
     let verdicts = |judgements: &[Judgement]| {
         ["ecs.service", "kubelet.service"].map(|n| judgements.iter().find(|j| j.unit == n).unwrap().verdict)
@@ -86,7 +86,7 @@ fn the_agent_that_the_base_image_brought_is_found_before_it_boots() {
 }
 
 #[test]
-fn what_an_image_gained_shows_against_its_baseline() {
+fn an_images_changes_are_drift_from_its_baseline() {
     let dir = tempfile::tempdir().unwrap();
     image(dir.path());
     let good = Baseline::of(&audit(dir.path()).0, None, None);
@@ -105,7 +105,7 @@ fn what_an_image_gained_shows_against_its_baseline() {
 fn a_plain_debian_has_nothing_unused() {
     let root = coroner_lab::scenarios::systemd_root::location().unwrap();
     if !root.join("lib/systemd/systemd").exists() {
-        return coroner_lab::skip("no root file system: coroner-lab root makes it");
+        return coroner_lab::skip("no root file system; make it with coroner-lab root");
     }
     let (units, judgements) = audit(&root);
     assert!(units.len() > 100);

@@ -1,4 +1,4 @@
-//! The command line as people and scripts use it. Needs no root.
+//! The command line. Needs no root.
 
 use crate::support::*;
 use serde_json::Value;
@@ -50,7 +50,7 @@ fn a_file_that_is_no_recording_gets_a_clear_error() {
 }
 
 #[test]
-fn without_bpf_it_says_what_is_lost_and_still_samples_the_kernel() {
+fn without_bpf_it_says_what_is_unseen_and_still_samples_the_kernel() {
     let unseen = |args: &[&str]| {
         let seen = json_of(&coroner(args));
         let unseen = seen["unseen"].as_array().cloned().unwrap_or_default();
@@ -61,8 +61,8 @@ fn without_bpf_it_says_what_is_lost_and_still_samples_the_kernel() {
         (why("child-exits"), why("kernel-samples"))
     };
     let (exits, kernel) = unseen(&["diagnose", "--no-bpf", "--for", "1s", "--json"]);
-    assert_eq!(exits.as_deref(), Some("BPF was not to be used"));
-    assert_eq!(kernel, unseen(&["diagnose", "--for", "1s", "--json"]).1, "samples are no BPF");
+    assert_eq!(exits.as_deref(), Some("BPF is turned off (--no-bpf)"));
+    assert_eq!(kernel, unseen(&["diagnose", "--for", "1s", "--json"]).1, "sampling does not need BPF");
     fails(&["diagnose", "--no-bpf", "--last", "5m"], &["--no-bpf", "--last"]);
 }
 
@@ -94,9 +94,9 @@ fn this_node_is_diagnosed_in_the_documented_shape() {
         .chain(seen)
         .chain(d["unseen"].as_array().unwrap().iter().map(|u| &u["probe"]));
     let answered: std::collections::BTreeSet<&str> = answered.filter_map(Value::as_str).collect();
-    // Without a baseline nobody asks for a difference to it.
+    // Drift needs a baseline.
     for code in coroner_diagnosis::Code::ALL.iter().filter(|c| **c != coroner_diagnosis::Code::UnitDrift) {
-        assert!(answered.contains(code.as_str()), "no word about {code}");
+        assert!(answered.contains(code.as_str()), "{code} is not mentioned");
     }
     let cost = &d["cost"];
     assert!(
@@ -107,8 +107,8 @@ fn this_node_is_diagnosed_in_the_documented_shape() {
 }
 
 #[test]
-fn strict_makes_anything_unseen_a_failure_to_examine() {
-    // A tree with cores and nothing else: much is unseen.
+fn strict_fails_if_anything_is_unseen() {
+    // A tree with cores only: much is unseen.
     let dir = bare_node();
     let args = |strict: bool| {
         let mut args = vec!["diagnose", "--for", "300ms", "--json", "--root", dir.path().to_str().unwrap()];
@@ -122,20 +122,20 @@ fn strict_makes_anything_unseen_a_failure_to_examine() {
 }
 
 #[test]
-fn nothing_to_examine_is_said() {
+fn nothing_to_examine_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     fails(&["diagnose", "--for", "300ms", "--root", dir.path().to_str().unwrap()], &["cores"]);
 }
 
 #[test]
-fn nothing_unknown_is_printed_as_zero() {
+fn unknown_is_not_printed_as_zero() {
     let dir = bare_node();
     let d = json_of(&coroner(&["diagnose", "--for", "300ms", "--json", "--root", dir.path().to_str().unwrap()]));
     assert!(findings(&d).is_empty(), "{d:#}");
     assert!(d["node"]["kernel"].is_null() && d["node"]["memory_bytes"].is_null());
     let unseen: Vec<&str> = d["unseen"].as_array().unwrap().iter().filter_map(|u| u["probe"].as_str()).collect();
     for probe in ["tasks", "cgroups", "pressure", "kernel-log", "units", "interrupts"] {
-        assert!(unseen.contains(&probe), "{probe} is not among the unseen: {unseen:?}");
+        assert!(unseen.contains(&probe), "{probe} is not listed as unseen: {unseen:?}");
     }
     for ruled_out in d["ruled_out"].as_array().unwrap() {
         let code = ruled_out["code"].as_str().unwrap();
@@ -170,7 +170,7 @@ fn ctrl_c_seals_a_recording() {
 }
 
 #[test]
-fn a_closed_pipe_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let out = Command::new("sh")
         .args(["-c", "\"$0\" diagnose --for 300ms -v | head -1; \"$0\" --explain core-saturated | head -1"])
         .arg(CORONER)
@@ -180,9 +180,9 @@ fn a_closed_pipe_is_no_error() {
 }
 
 #[test]
-fn whoever_reads_changes_no_exit_code() {
+fn the_reader_does_not_change_the_exit_code() {
     let dir = tempfile::tempdir().unwrap();
-    // Nothing can be seen but the cores, so --strict fails.
+    // Only the cores can be seen, so --strict fails.
     let node = bare_node();
     let code = |to: &str| {
         let script = format!("( \"$0\" diagnose --strict --json --for 300ms --root \"$1\"; echo $? >\"$2\" ) {to}");
@@ -197,14 +197,14 @@ fn whoever_reads_changes_no_exit_code() {
 }
 
 #[test]
-fn a_recording_without_a_look_at_the_cores_is_no_success() {
+fn a_recording_without_core_times_fails() {
     let (node, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (root, file) = (node.path().to_str().unwrap(), dir.path().join("a.coroner"));
     let args = ["record", "--for", "300ms", "--root", root, "-o", file.to_str().unwrap()];
     fails(&args, &["a.coroner", "no core times were recorded"]);
 }
 
-/// A node of which only the cores can be seen.
+/// A node where only the cores can be seen.
 fn bare_node() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     write(

@@ -1,4 +1,4 @@
-//! What docs/ says of the code is what the code says.
+//! docs/ agrees with the code.
 
 use coroner_diagnosis::Code;
 use coroner_diagnosis::verdict::{causes, links};
@@ -12,7 +12,7 @@ fn verdicts() -> String {
     std::fs::read_to_string(root().join("docs/verdicts.md")).unwrap()
 }
 
-/// The first cells of each row of the table below this comment.
+/// The first cells of each row of the table below a comment.
 fn rows(page: &str, comment: &str, cells: usize) -> Vec<Vec<String>> {
     let (_, below) = page.split_once(comment).unwrap_or_else(|| panic!("no {comment}"));
     let table = below.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
@@ -39,7 +39,7 @@ fn every_cause_and_link_is_documented_and_nothing_else() {
 }
 
 #[test]
-fn the_code_that_is_shown_is_the_code_that_runs() {
+fn code_in_the_docs_is_in_the_source() {
     let page = verdicts();
     let mut shown = 0;
     for (before, code) in page.split("```rust\n").collect::<Vec<_>>().windows(2).map(|two| (two[0], two[1])) {

@@ -1,4 +1,4 @@
-//! Recordings of real incidents with a known cause (golden/, made by golden/make): every command on every recording.
+//! Every command on every recording of a real incident with a known cause (golden/, made by golden/make).
 
 use crate::support::*;
 use coroner_lab::truth::Truth;
@@ -36,7 +36,7 @@ fn each_recording_is_diagnosed_as_its_scenario_says() {
 }
 
 #[test]
-fn each_recording_reads_as_people_saw_it() {
+fn the_text_of_each_recording_is_unchanged() {
     for (name, path) in recordings() {
         let path = path.to_str().unwrap();
         for (command, args) in [
@@ -52,7 +52,6 @@ fn each_recording_reads_as_people_saw_it() {
     }
 }
 
-/// As docs/json.md has it.
 #[test]
 fn verdicts_have_the_documented_shape() {
     let names_a_finding = |told: &Value, diagnosis: &Value| {
@@ -108,9 +107,9 @@ fn reading_a_recording_changes_nothing() {
     }
 }
 
-/// The rates are those of that part: not of what was made in a burst before it, nor thinned by the time after the last look at the units.
+/// A part's rates include neither a burst before it nor the time after the last sample of the units.
 #[test]
-fn a_part_of_a_recording_tells_the_rates_of_the_whole() {
+fn a_part_of_a_recording_has_the_rates_of_the_whole() {
     let path = golden().join("the-incident.coroner");
     let path = path.to_str().unwrap();
     let per_hour = |diagnosis: &Value, what: &str| {

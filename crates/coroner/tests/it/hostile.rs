@@ -1,5 +1,5 @@
-//! A recording from a stranger: escape sequences, marks of the direction of writing and markup in every text of it reach neither the
-//! terminal nor a report nor the page as anything but text.
+//! A stranger's recording: escape sequences, direction marks and markup in any of its texts reach the terminal, a report and the page
+//! only as text.
 
 use crate::support::*;
 use coroner_evidence::recording::{self, PROBE, Writer};
@@ -19,7 +19,7 @@ const STACKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../browser-tests/t
 const NASTY: &str = "\x1b]0;owned\x07\x1b[31m\u{9b}2J\u{202e}\u{2066}\u{200f}\u{61c}\u{200b}\u{feff}\u{2028}\r\
                      <img src=x onerror=alert(1)>[x](javascript:alert(1))`|`$(reboot)'\"\nCRITICAL-injected";
 
-/// Where a text stands: a column; the strings of one key of the JSON in it; or what belongs to one key in a table of (key, value).
+/// Where a text is: a column; the strings of one key in a JSON column; or one key's value in a (key, value) table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     table: String,
@@ -32,7 +32,7 @@ fn tables(db: &Connection) -> Vec<String> {
     select.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
 }
 
-/// The columns that may hold text.
+/// The columns that may contain text.
 fn columns(db: &Connection, table: &str) -> Vec<String> {
     let mut select = db.prepare(&format!("PRAGMA table_info({table})")).unwrap();
     let columns = select.query_map([], |row| Ok((row.get(1)?, row.get(2)?))).unwrap().map(Result::unwrap);
@@ -118,7 +118,7 @@ fn poison(db: &Connection, place: &Place) {
     }
 }
 
-/// A copy of a recording, with rows in tables that are empty there, and nasty names also where no column has them.
+/// A copy of a recording, with rows in its empty tables, and nasty names also where no column has them.
 fn base(from: &Path, to: &Path) {
     let mut evidence = recording::read(from).unwrap().evidence;
     let has_stacks = from == Path::new(STACKS);
@@ -148,12 +148,12 @@ fn damaged(path: &Path) -> usize {
     recording::read(path).unwrap().evidence.unseen.iter().filter(|unseen| unseen.probe == PROBE).count()
 }
 
-/// Places that hold one of some words: a row with another one is left out. All others are free.
+/// Places that accept only certain words: a row with another one is left out. All other places are free text.
 fn closed(base: &Path, scratch: &Path) -> Vec<Place> {
     let all = places(&Connection::open(base).unwrap());
     assert!(all.len() > 80, "{}", all.len());
     let is_closed = |place: &Place| {
-        // Another key is another thing.
+        // Another key has another meaning.
         if place.column == "key" {
             return true;
         }
@@ -169,7 +169,7 @@ fn closed(base: &Path, scratch: &Path) -> Vec<Place> {
     closed
 }
 
-/// What a terminal would do something about, or nobody sees.
+/// Characters that control the terminal, or that nobody sees.
 fn is_bad(c: char) -> bool {
     (c.is_control() && c != '\n')
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{61c}' | '\u{feff}')
@@ -181,7 +181,7 @@ fn must_be_plain(what: &str, text: &str) {
         panic!("{what}: {:?}", text[from..].chars().take(100).collect::<String>());
     }
     for line in text.lines() {
-        assert!(!line.trim_start().starts_with("CRITICAL-injected"), "{what}: a line that is not ours in\n{text}");
+        assert!(!line.trim_start().starts_with("CRITICAL-injected"), "{what}: an injected line in\n{text}");
     }
 }
 
@@ -247,13 +247,13 @@ fn every_command(file: &Path, name: &str) {
     for args in [&["diagnose", "--from", file][..], &["incidents", "--dir", dir, "show", "1"]] {
         let (what, report) = run(args, &["--report", "-"]);
         assert!(report.starts_with("# "), "{what}: {report}");
-        // Ours: it keeps @name from being somebody's.
+        // Ours: it keeps @name from being a mention.
         must_be_plain(&what, &report.replace("@\u{200b}", "@"));
         must_be_no_markup(&what, &report);
     }
 }
 
-/// Whatever the page asks for is JSON, and said to be.
+/// Every answer to the page is JSON, and declared as such.
 fn every_answer(file: &Path) {
     let mut server = Command::new(CORONER);
     server.arg("view").arg(file).args(["--no-open", "--listen", "127.0.0.1:0"]);
@@ -305,7 +305,7 @@ fn hostile(directory: &Path, from: &Path, name: &str, closed: &[Place]) {
     assert_eq!(damaged(&free_text), 0, "{name}");
     every_command(&free_text, name);
     every_answer(&free_text);
-    // Every text, also where only some words are understood.
+    // Every text, also where only certain words are accepted.
     let db = Connection::open(&all_text).unwrap();
     places(&db).iter().for_each(|place| poison(&db, place));
     drop(db);
@@ -323,7 +323,7 @@ fn hostile(directory: &Path, from: &Path, name: &str, closed: &[Place]) {
 }
 
 #[test]
-fn nothing_that_a_recording_holds_drives_the_terminal_or_becomes_markup() {
+fn nothing_in_a_recording_drives_the_terminal_or_becomes_markup() {
     let incident = Path::new(GOLDEN).join("the-incident.coroner");
     let directory = tempfile::tempdir().unwrap();
     let (clean, scratch) = (directory.path().join("clean"), directory.path().join("scratch"));

@@ -1,4 +1,4 @@
-//! The command on recordings, images and files. What troubles the machine, or measures it, is in `tests/host`.
+//! The command on recordings, images and files. Tests that load or measure the machine are in `tests/host`.
 
 #[path = "../support/mod.rs"]
 mod support;

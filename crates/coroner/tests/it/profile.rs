@@ -1,4 +1,4 @@
-//! CPU profiles as people use them: read, looked at, written for other tools.
+//! CPU profiles: read, shown, and written for other tools.
 
 use crate::support::*;
 use coroner_lab::HostLock;
@@ -80,7 +80,7 @@ fn the_hog_is_the_only_monopoly() {
 #[test]
 fn a_filter_invents_no_monopoly() {
     let files = Files::new();
-    // kubelet never had the core for long; only its samples are not the core's story.
+    // kubelet never had the core for long; its samples alone do not show who else ran.
     let none = json(&["monopolies", files.text(), "--comm", "kubelet", "--json"]);
     assert_eq!(none["monopolies"].as_array().map(Vec::len), Some(0));
     let hog = json(&["monopolies", files.text(), "--comm", "hog", "--json"]);
@@ -89,12 +89,12 @@ fn a_filter_invents_no_monopoly() {
     let cell = &map["cores"][1]["cells"][2];
     assert_eq!((&cell["samples"], &cell["asked"]), (&10.into(), &5.into()));
     let text = stdout(&["heatmap", files.text(), "--step", "100ms", "--comm", "kubelet"]);
-    assert!(!text.contains(" in all"), "{text}");
+    assert!(!text.contains(" in total"), "{text}");
     fails(&["monopolies", files.text(), "--comm", "nobody"], &["nobody"]);
 }
 
 #[test]
-fn what_a_text_does_not_say_is_not_made_up() {
+fn missing_fields_are_not_made_up() {
     let files = Files::new();
     let without_task = files.path("no-task.txt");
     let who = |line: &str| line.find(" [00").map_or(line.to_owned(), |at| line[at + 1..].to_owned());
@@ -120,14 +120,14 @@ fn the_heatmap_shows_who_had_the_core() {
     assert_eq!((&cell["owner"]["comm"], &cell["owner_share"]), (&"hog".into(), &1.0.into()));
     assert_eq!(map["cores"][0]["cells"][22]["busy"], 0.0);
     let text = stdout(&["heatmap", files.text(), "--step", "100ms"]);
-    assert!(text.contains("AAAAA") && text.contains("A hog[66] on core 1, about 500 ms in all"), "{text}");
+    assert!(text.contains("AAAAA") && text.contains("A hog[66] on core 1, about 500 ms in total"), "{text}");
     let offsets = json(&["heatmap", files.text(), "--by", "offset", "--rows", "10", "--comm", "hog", "--json"]);
     assert_eq!(offsets["first_second"], 502);
     assert_eq!(offsets["columns"], serde_json::json!([[10, 10, 10, 10, 10, 0, 0, 0, 0, 0]]));
 }
 
 #[test]
-fn a_flame_graph_of_any_part() {
+fn any_part_has_a_flame_graph() {
     let files = Files::new();
     let total = |args: &[&str]| {
         let all: Vec<&str> = ["flame", files.text(), "--json"].into_iter().chain(args.iter().copied()).collect();
@@ -144,7 +144,7 @@ fn a_flame_graph_of_any_part() {
     assert_eq!(total(&["--comm", "hog", "--comm", "web server"]), 500 + 1750);
     assert_eq!((total(&["--pid", "80"]), total(&["--tid", "71"])), (1750, 1750));
     assert_eq!(total(&["--symbol", "nr_lru"]), 500);
-    // Idle is no cost.
+    // Idle time is not a cost.
     let text = stdout(&["flame", files.text()]);
     assert!(text.contains("idle for 50.0 %") && !text.contains("pv_native_safe_halt"), "{text}");
     let text = stdout(&["flame", files.text(), "--core", "1"]);
@@ -171,7 +171,7 @@ fn a_difference_names_the_riser() {
 }
 
 #[test]
-fn what_is_written_reads_back_alike() {
+fn exported_files_read_back_the_same() {
     let files = Files::new();
     let folded = |args: &[&str]| {
         let mut lines: Vec<String> = stdout(args).lines().map(str::to_owned).collect();
@@ -180,7 +180,7 @@ fn what_is_written_reads_back_alike() {
     };
     let of_text = folded(&["export", files.text(), "--to", "folded"]);
     assert!(of_text.contains(&"kubelet;main;sync;mem_cgroup_nr_lru_pages_[k] 500000000".to_owned()), "{of_text:?}");
-    // The general way gives what the short way for whole texts gives; so do two threads.
+    // The general path gives the same as the fast path for whole files, and so do two threads.
     assert_eq!(folded(&["flame", files.text(), "--to", "folded", "--since", "0"]), of_text);
     assert_eq!(folded(&["export", files.text(), "--to", "folded", "--threads", "2"]), of_text);
     let again = files.path("x.folded");
@@ -195,7 +195,7 @@ fn what_is_written_reads_back_alike() {
 }
 
 #[test]
-fn a_recording_holds_the_same_profile() {
+fn a_recording_has_the_same_profile() {
     let files = Files::new();
     let recording = files.path("x.coroner");
     let summary = json(&["import", files.text(), "-o", &recording, "--json"]);
@@ -211,7 +211,7 @@ fn a_recording_holds_the_same_profile() {
     }
     let runs = |file: &str| json(&["monopolies", file, "--json"])["monopolies"].clone();
     assert_eq!(runs(&recording), runs(files.text()));
-    // Times count from the first sample of the file, though only a part of it is read.
+    // Times count from the first sample of the file even if only a part of it is read.
     let part = ["--since", "1.5", "--until", "3", "--json"];
     let starts = |file: &str| json(&[&["monopolies", file], &part[..]].concat())["monopolies"][0]["start_s"].clone();
     assert_eq!(starts(&recording), starts(files.text()));
@@ -221,7 +221,7 @@ fn a_recording_holds_the_same_profile() {
     stdout(&["export", &recording, "--comm", "hog", "-o", &part]);
     assert_eq!(json(&["flame", &part, "--json"])["total"], 500_000_000);
     fails(&["import", files.text(), "-o", &part], &["already exists"]);
-    // It is no recording of a node.
+    // It is not a recording of a node.
     fails(&["diagnose", "--from", &recording], &["coroner flame"]);
     let garbage = files.path("garbage");
     fs::write(&garbage, "nothing\n").expect("a file");
@@ -231,14 +231,14 @@ fn a_recording_holds_the_same_profile() {
 }
 
 #[test]
-fn the_standard_input_and_compressed_files_are_read() {
+fn standard_input_and_compressed_files_are_read() {
     let files = Files::new();
     let packed = files.path("perf.txt.gz");
     let gzip =
         Command::new("gzip").arg("-c").arg(files.text()).stdout(fs::File::create(&packed).expect("a file")).status();
     assert!(gzip.expect("gzip").success());
     assert_eq!(stdout(&["export", &packed, "--to", "folded"]), stdout(&["export", files.text(), "--to", "folded"]));
-    // A pipe with a name is read once, too.
+    // A named pipe is also read only once.
     let all = stdout(&["export", files.text(), "--to", "folded"]);
     for command in ["export --to folded", "flame --to folded --since 0", "heatmap --by offset --json"] {
         let script = format!("{CORONER} {command} <(cat {})", files.text());
@@ -248,7 +248,7 @@ fn the_standard_input_and_compressed_files_are_read() {
             assert_eq!(String::from_utf8_lossy(&out.stdout), all, "{command}");
         }
     }
-    // Text that went through Windows.
+    // Windows line ends.
     let windows = files.path("windows.txt");
     fs::write(&windows, text().replace('\n', "\r\n")).expect("a file");
     let of_windows = coroner(&["export", &windows, "--to", "folded"]);
@@ -267,7 +267,7 @@ fn the_standard_input_and_compressed_files_are_read() {
 }
 
 #[test]
-fn what_cannot_be_used_is_counted_with_its_lines() {
+fn unusable_lines_are_counted_and_shown() {
     let files = Files::new();
     let odd = files.path("odd.txt");
     let mut lines: Vec<String> = text().lines().map(str::to_owned).collect();
@@ -304,9 +304,9 @@ fn errors_say_what_failed_and_what_to_do() {
     let before = fs::read(&files.text).expect("a file");
     fails(&["export", files.text(), "-o", files.text(), "--to", "folded"], &["the input file"]);
     fails(&["flame", files.text(), "-o", files.text(), "--to", "svg"], &["the input file"]);
-    assert_eq!(fs::read(&files.text).expect("a file"), before, "the input is as it was");
+    assert_eq!(fs::read(&files.text).expect("a file"), before, "the input is unchanged");
     fails(&["import", files.text(), "-o", "-"], &["X.coroner"]);
-    // Names cannot drive the terminal, nor end us.
+    // Names can neither drive the terminal nor crash us.
     let escape = files.path("escape.txt");
     fs::write(&escape, text().replace("cpu-clock:ppp", "c\u{1b}[31mk")).expect("a file");
     let out = coroner(&["flame", &escape, "--core", "7"]);
@@ -319,7 +319,7 @@ fn errors_say_what_failed_and_what_to_do() {
         Command::new(CORONER).arg("export").arg(&odd_name).args(["-o", &files.path("y.folded"), "--json"]).output();
     assert!(out.expect("coroner runs").status.success());
     fails(&["flame", files.text(), "--symbols", "/nowhere"], &["/nowhere", "no such directory"]);
-    // A failure costs nothing that was there.
+    // A failure does not destroy an existing file.
     let kept = files.path("kept.svg");
     fs::write(&kept, "old").expect("a file");
     fails(&["flame", &garbage, "-o", &kept], &["garbage"]);
@@ -332,9 +332,9 @@ fn errors_say_what_failed_and_what_to_do() {
 fn real_bursts_are_found_in_perf_data_and_nothing_else_of_that_thread() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let files = Files::new();
-    // A name of its own, so that whatever else runs on this machine is told apart.
+    // A unique name, to tell it apart from whatever else runs here.
     let hog = files.path("burst-hog");
-    // By another process: a child that some other thread starts meanwhile would have it open for writing, and then it cannot be run.
+    // Copied by another process: a child that another thread forks meanwhile would inherit our write fd, and exec would fail (ETXTBSY).
     assert!(Command::new("cp").args(["/bin/sh", &hog]).status().expect("cp").success());
     let data = files.path("perf.data");
     let burst = format!("chrt -r 20 taskset -c 1 timeout 0.35 {hog} -c 'while :; do :; done'");
@@ -352,7 +352,7 @@ fn real_bursts_are_found_in_perf_data_and_nothing_else_of_that_thread() {
     let script =
         Command::new("perf").args(["script", "-i", &data]).stdout(fs::File::create(&text).expect("a file")).status();
     assert!(script.expect("perf script").success());
-    // A burst is as long as perf saw it run: on a loaded machine `timeout` itself is late.
+    // Compare with what perf saw: on a loaded machine `timeout` itself is late.
     let script = fs::read_to_string(&text).expect("perf's text");
     for run in &runs {
         let length = run["length_ms"].as_f64().expect("a length");
@@ -367,7 +367,7 @@ fn real_bursts_are_found_in_perf_data_and_nothing_else_of_that_thread() {
     assert!(Path::new(&data).exists());
 }
 
-/// Of the samples of `burst-hog` with this thread id in perf script's text.
+/// Between the samples of `burst-hog` with this TID in perf script's text.
 fn seconds_between_first_and_last(script: &str, tid: &str) -> f64 {
     let times = script.lines().filter_map(|line| {
         let mut words = line.strip_prefix("burst-hog")?.split_whitespace();

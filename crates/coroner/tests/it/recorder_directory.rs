@@ -1,4 +1,4 @@
-//! A recorder's directory as other commands meet it: segments made of this node, and a recorder that seems to run.
+//! A recorder's directory as other commands see it: segments of this node, and a recorder that seems to run.
 
 use crate::support::*;
 use coroner_evidence::recording::segments;
@@ -13,14 +13,14 @@ fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
 }
 
-/// Records this node for a second and a half into a segment.
+/// Records this node for 1.5 s into a segment.
 fn record_segment(directory: &Path) {
     let path = directory.join(segments::name(now_ns(), 1));
     let out = coroner(&["record", "--for", "1500ms", "-o", path.to_str().unwrap()]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// A directory whose lock is held, as a recorder holds it, and the place where it is registered.
+/// A directory locked as a recorder locks it, and the place where it is registered.
 struct Running {
     _lock: File,
     place: tempfile::TempDir,
@@ -71,7 +71,7 @@ fn a_directory_is_diagnosed_as_one_recording() {
         let out = coroner(&[command, "--from", path, "--last", "2s", "--json"]);
         assert!(json_of(&out)["schema"].is_string());
     }
-    // By the wall clock, as a whole time and as one of the day.
+    // By wall clock: a full timestamp and a time of day.
     let stamp = |ns: u64| jiff::Timestamp::from_second((ns / 1_000_000_000) as i64).unwrap().to_string();
     let until = stamp(now_ns() + 1_000_000_000);
     let out = coroner(&["diagnose", "--from", path, "--since", &stamp(begun), "--until", &until, "--json"]);
@@ -117,12 +117,12 @@ fn a_running_recorder_is_found() {
     let told = json_of(&running.coroner(&["cores", "--last", "1s", "--json"]));
     assert_eq!(told["recorder"]["directory"], dir.path().to_str().unwrap());
 
-    // Who asks for watching gets it.
+    // --for and --no-recorder watch.
     for watch in [["--for", "300ms"].as_slice(), &["--no-recorder", "--root", "/"]] {
         let out = running.coroner(&[watch, &["--json"]].concat());
         assert_eq!(json_of(&out)["recorder"], Value::Null);
     }
-    // Without its lock nobody is there.
+    // Without the lock, no recorder is running.
     drop(running);
     let nobody = tempfile::tempdir().unwrap();
     std::fs::write(nobody.path().join("1"), dir.path().to_str().unwrap()).unwrap();
@@ -132,7 +132,7 @@ fn a_running_recorder_is_found() {
 }
 
 #[test]
-fn a_recorder_that_is_stuck_is_not_believed() {
+fn a_stuck_recorder_is_not_used() {
     let dir = tempfile::tempdir().unwrap();
     record_segment(dir.path());
     let running = Running::of(dir.path());

@@ -1,4 +1,4 @@
-//! `--report`: a ticket of a recorded node.
+//! `--report` from recordings.
 
 use crate::support::*;
 use serde_json::json;
@@ -16,7 +16,7 @@ fn file(dir: &tempfile::TempDir, name: &str) -> (PathBuf, String) {
 }
 
 #[test]
-fn a_report_is_written_beside_the_text_or_the_document() {
+fn a_report_is_written_in_addition_to_the_output() {
     let dir = tempfile::tempdir().unwrap();
     let (path, name) = file(&dir, "x.md");
     let recording = golden("rt-monopoly");
@@ -46,7 +46,7 @@ fn a_dash_prints_the_report_alone() {
 }
 
 #[test]
-fn what_cannot_be_written_is_said_before_anything_else() {
+fn an_unwritable_report_fails_before_anything_else() {
     let dir = tempfile::tempdir().unwrap();
     let recording = golden("idle");
     let report = |to: &str, words: &[&str]| fails(&["diagnose", "--from", &recording, "--report", to], words);
@@ -64,7 +64,7 @@ fn what_cannot_be_written_is_said_before_anything_else() {
 }
 
 #[test]
-fn a_link_to_a_report_that_is_still_to_be_written_stays_one() {
+fn a_link_to_a_new_report_stays_a_link() {
     let dir = tempfile::tempdir().unwrap();
     let (link, name) = file(&dir, "latest.md");
     std::os::unix::fs::symlink("monday.md", &link).unwrap();
@@ -76,7 +76,7 @@ fn a_link_to_a_report_that_is_still_to_be_written_stays_one() {
 }
 
 #[test]
-fn a_full_disk_costs_the_report_only() {
+fn a_full_disk_loses_only_the_report() {
     let out = coroner(&["diagnose", "--from", &golden("idle"), "--report", "/dev/full"]);
     assert_eq!(out.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&out.stdout).contains("Nothing wrong in what was seen."));
@@ -84,7 +84,7 @@ fn a_full_disk_costs_the_report_only() {
 }
 
 #[test]
-fn an_incident_has_one_too() {
+fn an_incident_has_a_report_too() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("incidents");
     std::fs::create_dir(&place).unwrap();
@@ -108,5 +108,5 @@ fn an_incident_has_one_too() {
 
     let out = coroner(&["incidents", "show", "2", "--dir", from, "--report", &name]);
     assert_eq!(out.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&out.stderr).contains("no report of incident 2: it is not frozen"));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("no report of incident 2: not frozen"));
 }

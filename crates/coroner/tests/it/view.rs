@@ -1,4 +1,4 @@
-//! The page's server as browsers and strangers meet it: a real server, real recordings, real connections.
+//! The page's server, with real recordings and connections.
 
 use crate::support::*;
 use coroner_lab::HostLock;
@@ -18,7 +18,7 @@ const SECOND: u64 = 1_000_000_000;
 struct Server {
     child: Child,
     address: String,
-    /// The first line that it printed.
+    /// The first line it printed.
     url: String,
 }
 
@@ -88,7 +88,7 @@ impl Server {
         self.raw(&(request + "\r\n"))
     }
 
-    /// A document. While a profile is read it is asked for again, as the page does.
+    /// A document. Retries while a profile is being read, as the page does.
     fn get(&self, path: &str) -> Value {
         let until = Instant::now() + Duration::from_secs(180);
         loop {
@@ -103,7 +103,7 @@ impl Server {
 }
 
 #[test]
-fn the_incident_is_told_as_the_command_tells_it() {
+fn the_page_has_the_same_diagnosis_as_the_command() {
     let server = Server::of(Path::new(INCIDENT));
     let source = server.get("source");
     assert_eq!((&source["kind"], &source["live"]), (&"recording".into(), &false.into()));
@@ -133,7 +133,7 @@ fn the_starved_core_comes_first_with_its_owner() {
     let timeline = server.get("timeline");
     let kinds: Vec<&str> = timeline["events"].as_array().unwrap().iter().map(|e| e["kind"].as_str().unwrap()).collect();
     assert!(kinds.contains(&"unit-restart") && kinds.iter().any(|kind| kind.starts_with("nic")), "{kinds:?}");
-    // This recording has no samples, and that is said.
+    // This recording has no samples, and the answer says so.
     let flame = server.ask("/api/v1/flame", &[]);
     assert_eq!(flame.status, 404);
     assert!(flame.json()["what_to_do"].as_str().unwrap().contains("record --dir"));
@@ -188,7 +188,7 @@ fn a_profile_opens_and_a_selection_has_its_own_flame_graph() {
 }
 
 #[test]
-fn what_does_not_change_is_not_sent_twice_and_travels_packed() {
+fn answers_are_compressed_and_not_sent_again_if_unchanged() {
     let server = Server::of(Path::new(INCIDENT));
     let first = server.ask("/api/v1/units", &[("Accept-Encoding", "gzip")]);
     assert_eq!((first.status, first.header("content-encoding")), (200, Some("gzip")));
@@ -224,7 +224,7 @@ fn strangers_are_refused() {
 }
 
 #[test]
-fn beyond_loopback_a_token_is_demanded() {
+fn a_token_is_required_beyond_loopback() {
     let server = Server::start(Path::new(INCIDENT), "0.0.0.0:0", &[]);
     let token = server.url.split_once("?token=").expect("the token is in the address").1;
     assert!(token.len() >= 32, "{}", server.url);
@@ -241,7 +241,7 @@ fn beyond_loopback_a_token_is_demanded() {
 }
 
 #[test]
-fn a_recorder_at_work_is_shown_and_grows() {
+fn a_running_recorder_is_shown_and_grows() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("recorded");
@@ -271,14 +271,14 @@ fn a_recorder_at_work_is_shown_and_grows() {
         assert!(Instant::now() < until, "it does not grow");
         std::thread::sleep(Duration::from_millis(200));
     }
-    assert_eq!(server.get("source")["start_ns"], before["start_ns"], "the axis stays where it is");
+    assert_eq!(server.get("source")["start_ns"], before["start_ns"], "the axis does not move");
     assert!(!names(&server.get("flame?idle=1")).is_empty());
     assert_eq!(server.get("cores?columns=10")["owner_source"], "samples");
     assert_eq!(server.get("incidents")["recorder_runs"], true);
 }
 
 #[test]
-fn without_a_recorder_it_says_what_to_do_and_a_taken_port_is_told() {
+fn a_missing_recorder_and_a_taken_port_are_errors_with_advice() {
     let dir = tempfile::tempdir().unwrap();
     let alone = Command::new(CORONER).args(["view", "--no-open"]).env("CORONER_RUNNING", dir.path()).output().unwrap();
     let said = String::from_utf8_lossy(&alone.stderr).into_owned();
@@ -292,7 +292,7 @@ fn without_a_recorder_it_says_what_to_do_and_a_taken_port_is_told() {
 }
 
 #[test]
-fn a_file_that_is_replaced_gives_no_mixed_answers() {
+fn a_replaced_file_gives_no_mixed_answers() {
     let dir = tempfile::tempdir().unwrap();
     let (shown, other) = (dir.path().join("a.coroner"), dir.path().join("b.coroner"));
     fs::copy(INCIDENT, &shown).unwrap();
@@ -314,7 +314,7 @@ fn a_file_that_is_replaced_gives_no_mixed_answers() {
 }
 
 #[test]
-fn what_comes_into_a_directory_is_shown() {
+fn new_segments_in_a_directory_are_shown() {
     let dir = tempfile::tempdir().unwrap();
     let golden = |name: &str| Path::new(INCIDENT).with_file_name(format!("{name}.coroner"));
     fs::copy(golden("idle"), dir.path().join("2026-11-16T18-00-00Z.coroner")).unwrap();
@@ -326,14 +326,14 @@ fn what_comes_into_a_directory_is_shown() {
     fs::rename(unfinished, dir.path().join("2026-11-16T19-00-00Z.coroner")).unwrap();
     let until = Instant::now() + Duration::from_secs(180);
     while server.get("source")["segments"].as_array().unwrap().len() < 2 {
-        assert!(Instant::now() < until, "it is not noticed");
+        assert!(Instant::now() < until, "the change is not noticed");
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert_eq!(server.get("source")["start_ns"], before["start_ns"], "the axis stays where it is");
+    assert_eq!(server.get("source")["start_ns"], before["start_ns"], "the axis does not move");
 }
 
 #[test]
-fn a_segment_that_is_replaced_or_removed_gives_no_names_of_before() {
+fn a_replaced_or_removed_segment_leaves_no_old_names() {
     let dir = tempfile::tempdir().unwrap();
     let segment = dir.path().join("2026-11-16T22-23-42Z.coroner");
     fs::copy(STACKS, &segment).unwrap();
@@ -351,10 +351,10 @@ fn a_segment_that_is_replaced_or_removed_gives_no_names_of_before() {
         loop {
             match names() {
                 now if now == wanted => return,
-                // Either the one or the other, never some of both.
+                // Either one or the other, never a mix.
                 now => assert_eq!(now, before),
             }
-            assert!(Instant::now() < until, "it is not noticed");
+            assert!(Instant::now() < until, "the change is not noticed");
             std::thread::sleep(Duration::from_millis(50));
         }
     };
@@ -385,7 +385,7 @@ fn loopback_by_another_name_is_loopback() {
 }
 
 #[test]
-fn mistakes_are_told_with_what_to_write() {
+fn errors_say_what_to_write_instead() {
     let view = |listen: &str| {
         let refused = Command::new(CORONER).args(["view", INCIDENT, "--no-open", "--listen", listen]).output().unwrap();
         assert_eq!(refused.status.code(), Some(2), "{listen}");

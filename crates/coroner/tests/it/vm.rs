@@ -1,11 +1,11 @@
-//! What coroner said on other kernels, in VMs. `./check vm` boots them and then runs this.
+//! Results of coroner on other kernels, in VMs. `./check vm` boots them and then runs this.
 
 use crate::support::*;
 use crate::vm_zombies;
 use coroner_lab::truth::Truth;
 use serde_json::Value;
 
-/// What one VM wrote: parts, each a line `@@ what` and a JSON document.
+/// The output of one VM: parts, each a line `@@ what` and a JSON document.
 pub struct Results {
     pub name: String,
     parts: Vec<(String, Value)>,
@@ -22,7 +22,7 @@ impl Results {
     fn read(path: &std::path::Path) -> Results {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let text = std::fs::read_to_string(path).unwrap();
-        let Some((text, _)) = text.split_once("@@ end") else { panic!("{name} did not come to its end: {text}") };
+        let Some((text, _)) = text.split_once("@@ end") else { panic!("{name} did not finish: {text}") };
         let part = |part: &str| {
             let (what, json) = part.split_once('\n').unwrap_or((part, ""));
             let what = what.trim().to_owned();
@@ -96,7 +96,7 @@ fn every_kernel_and_cgroup_version_gets_the_right_diagnosis() {
     assert_all_ran(&machines);
 }
 
-/// The agent of the story, under a systemd of its own, on cgroup v2.
+/// The incident's agent under its own systemd, on cgroup v2.
 #[test]
 #[ignore = "slow tier: ./check vm boots the VMs and runs it"]
 fn a_crashlooping_unit_is_the_root_cause_on_cgroup_v2() {
@@ -120,7 +120,7 @@ fn a_crashlooping_unit_is_the_root_cause_on_cgroup_v2() {
 /// `coroner fix` and `coroner undo` under a systemd on cgroup v2.
 #[test]
 #[ignore = "slow tier: ./check vm boots the VMs and runs it"]
-fn a_crashloop_is_mended_and_taken_back_on_cgroup_v2() {
+fn a_crashloop_is_fixed_and_undone_on_cgroup_v2() {
     let machines = Results::all();
     let mut seen = 0;
     for machine in &machines {
@@ -131,7 +131,7 @@ fn a_crashloop_is_mended_and_taken_back_on_cgroup_v2() {
             let off = steps.iter().find(|s| s["kind"] == "disable-unit").unwrap_or_else(|| panic!("{fix:#}"));
             println!("{} disable-unit: {}", machine.name, off["words"].as_str().unwrap_or("?"));
             assert_eq!((&off["outcome"], &off["effect"]), (&"done".into(), &"worked".into()), "{fix:#}");
-            // cgroup v2's own reclaim: those that page cache kept go, those that files in a tmpfs keep stay.
+            // memory.reclaim frees those kept by page cache, but not those kept by tmpfs files.
             let freed = steps.iter().find(|s| s["kind"] == "free-zombies").unwrap_or_else(|| panic!("{fix:#}"));
             println!("{} free-zombies: {}", machine.name, freed["words"].as_str().unwrap_or("?"));
             let number = |what: &str| freed["after"][what].as_u64().unwrap_or_else(|| panic!("{freed:#}"));
@@ -142,10 +142,10 @@ fn a_crashloop_is_mended_and_taken_back_on_cgroup_v2() {
             seen += 1;
         }
     }
-    assert!(seen == 1 || !is_whole(), "{seen} were mended");
+    assert!(seen == 1 || !is_whole(), "{seen} were fixed");
 }
 
-/// A core that is taken until the kernel itself gives up on a queue of the NIC that it serves.
+/// A core is taken until the kernel's watchdog gives up on a NIC queue that it serves.
 #[test]
 #[ignore = "slow tier: ./check vm boots the VMs and runs it"]
 fn a_reset_by_the_kernels_own_watchdog_names_core_queue_and_culprit() {
@@ -169,7 +169,7 @@ fn a_reset_by_the_kernels_own_watchdog_names_core_queue_and_culprit() {
             seen += 1;
         }
     }
-    // Live and recorded, on 6.1 and 6.12: their kernels print it differently.
+    // Live and recorded, on 6.1 and 6.12, which print it differently.
     assert!(seen == 4 || !is_whole(), "{seen} resets");
 }
 
@@ -197,12 +197,12 @@ fn every_kernel_names_its_dead_cgroups_with_bytes_and_files() {
     assert_all_ran(&machines);
 }
 
-/// Not only a part of the tier, which somebody asked for.
+/// The whole tier, not only a part (CORONER_VM_PART).
 fn is_whole() -> bool {
     std::env::var_os("CORONER_VM_PART").is_none()
 }
 
-/// One of each kind, at least; Ubuntu's kernel may be out of reach.
+/// At least one of each kind; Ubuntu's kernel may be unavailable.
 fn assert_all_ran(machines: &[Results]) {
     for (kernel, cgroups) in [("6.1.", "v2"), ("6.1.", "v1"), ("6.12.", "v2"), ("5.10.", "v1")] {
         assert!(

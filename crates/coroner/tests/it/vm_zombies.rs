@@ -1,4 +1,4 @@
-//! The lab's `zombies-pinned` in a VM, and what `coroner zombies` made of it: the same to the byte in every way to look.
+//! The lab's `zombies-pinned` in a VM: every method of `coroner zombies` gives the same numbers, to the byte.
 
 use crate::vm::{Results, Section};
 use serde_json::Value;
@@ -27,7 +27,7 @@ pub fn assert_named(machine: &Results) {
     assert_eq!(looks, expected, "{}", machine.name);
 }
 
-/// One performance of the scenario.
+/// One run of the scenario.
 struct Look<'r> {
     name: &'r str,
     lists: &'static str,
@@ -50,7 +50,7 @@ impl<'r> Look<'r> {
         self.truth.pointer(what).and_then(Value::as_u64).unwrap_or_else(|| panic!("{}: no {what}", self.name))
     }
 
-    /// By BPF everything is known. Only Ubuntu's 5.4 cannot run one of the two, and must say so.
+    /// With BPF everything is known. Only Ubuntu's 5.4 cannot run one of the two methods, and must say so.
     fn assert_walk(&self, way: &str, section: &Section) {
         let said = section.part(&format!("zombies --method {way}"));
         let context = format!("{}, {}, {way}", self.name, self.lists);
@@ -72,7 +72,7 @@ impl<'r> Look<'r> {
         let (oldest, newest) = (group["oldest"].as_str().unwrap(), group["newest"].as_str().unwrap());
         assert!(oldest <= newest, "{context}: {oldest} {newest}");
 
-        // Exactly these files, the biggest first, each with what it keeps.
+        // Exactly these files, largest first, each with what it keeps.
         let of = |files: &Value, dead: &str| -> Vec<(String, String, u64, u64)> {
             let files = files.as_array().unwrap().iter();
             let text = |f: &Value, what: &str| f[what].as_str().unwrap_or("?").to_owned();
@@ -82,7 +82,7 @@ impl<'r> Look<'r> {
         };
         assert_eq!(of(&group["pinned_by"], "dead"), of(&self.truth["files"], "zombies"), "{context}");
 
-        // Each by its name, and the live one is not among them.
+        // Each by name, and the live one is not among them.
         let parent = format!("{}/", self.truth["parent"].as_str().unwrap());
         let listed = said["zombies"].as_array().unwrap_or_else(|| panic!("{context}: no list")).iter();
         let names: Vec<&str> = listed.filter_map(|z| z["path"].as_str()?.strip_prefix(&parent)).collect();
@@ -93,7 +93,7 @@ impl<'r> Look<'r> {
         self.row(said, &kernels, Some((group, names.len())));
     }
 
-    /// Without BPF the number is known everywhere; on v2 also where they are, and on kernels that add up exactly, what they hold.
+    /// Without BPF the number is always known; on v2 also where they are, and what they hold if the kernel's sums are exact.
     fn assert_without_bpf(&self, section: &Section) {
         let said = section.part("zombies --no-bpf");
         let context = format!("{}, {}, --no-bpf", self.name, self.lists);
@@ -141,7 +141,7 @@ impl<'r> Look<'r> {
         let (bytes, files) = (&self.truth["bytes"], self.truth["files"].as_array().unwrap().len());
         let of = |part: &Value, whole: &Value| match part.as_u64() {
             Some(part) => format!("{part} of {whole}"),
-            None => "not known".to_owned(),
+            None => "unknown".to_owned(),
         };
         let (group, named) = group.unwrap_or((&Value::Null, 0));
         let found = group["pinned_by"].as_array().map_or(0, Vec::len);
@@ -159,7 +159,7 @@ impl<'r> Look<'r> {
     }
 }
 
-/// The count is the kernel's, which was taken right before and right after; the latter.
+/// The count must lie between the kernel's own counts right before and after. Returns the latter.
 fn assert_counts(said: &Value, way: &str, section: &Section, context: &str) -> Value {
     let at = section.rest.iter().position(|(what, _)| what.contains(way)).unwrap();
     let [(b, before), _, (a, after)] = &section.rest[at - 1..=at + 1] else { panic!("{context}: not three parts") };
@@ -172,7 +172,7 @@ fn assert_counts(said: &Value, way: &str, section: &Section, context: &str) -> V
     after["dead"].clone()
 }
 
-/// What was tried before, and why it did not do.
+/// Each method that was tried before has a reason why it failed.
 fn assert_says_why(said: &Value, context: &str) {
     let tried = said["instead_of"].as_array().map(Vec::as_slice).unwrap_or_default();
     assert!(!tried.is_empty(), "{context}: no reason: {said:#}");

@@ -1,4 +1,4 @@
-//! What the tests of the command share.
+//! Shared by the tests of the command.
 
 #![allow(dead_code)] // each of the two test binaries uses a part of it
 
@@ -20,14 +20,14 @@ pub fn coroner(args: &[&str]) -> Output {
     Command::new(CORONER).args(args).output().expect("coroner runs")
 }
 
-/// What a command that succeeds prints.
+/// The output of a command that must succeed.
 pub fn stdout(args: &[&str]) -> String {
     let out = coroner(args);
     assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// The command fails with 2 and says all of these words.
+/// The command must exit with 2 and print all of these words to standard error.
 pub fn fails(args: &[&str], words: &[&str]) {
     let out = coroner(args);
     let said = String::from_utf8_lossy(&out.stderr);
@@ -49,7 +49,7 @@ pub fn json_of(output: &Output) -> Value {
 }
 
 pub fn start_scenario(name: &str, extra: &[&str]) -> LiveScenario {
-    // Until the test is done with it, however long that takes here.
+    // Longer than any test takes.
     let mut args = vec!["--seconds", "1800"];
     args.extend(extra);
     LiveScenario::start(name, &args).unwrap_or_else(|e| panic!("{name}: {e:#}"))
@@ -74,10 +74,10 @@ pub fn findings(diagnosis: &Value) -> &Vec<Value> {
     diagnosis["findings"].as_array().unwrap_or_else(|| panic!("no findings in {diagnosis:#}"))
 }
 
-/// What the kernel log tells of the last day: this machine may have a past that is no test's fault.
+/// Findings from the last day's kernel log: this machine may have a past that is not the test's fault.
 const CODES_WITH_A_PAST: [&str; 5] = ["oom-kill", "nic-reset", "kernel-stall", "gpu-xid", "conntrack-full"];
 
-/// Takes out of a diagnosis the old stories that an earlier one told as well.
+/// Removes old findings that an earlier diagnosis had as well.
 pub fn without_the_past(diagnosis: &mut Value, earlier: &Value) {
     let told = |f: &Value| findings(earlier).iter().any(|e| e["code"] == f["code"]);
     let is_past = |f: &Value| CODES_WITH_A_PAST.iter().any(|c| f["code"] == *c) && told(f);
@@ -95,16 +95,16 @@ pub fn assert_truth(truth: &Truth, diagnosis: &Value) {
     }
 }
 
-/// What a diagnosis says otherwise than the scenario: findings, and verdicts if the truth tells of any. Of others on this machine it may
-/// say what it likes.
+/// Where a diagnosis differs from the scenario's truth: findings, and verdicts if the truth has any. Findings about other things on this
+/// machine do not matter.
 pub fn untrue(truth: &Truth, diagnosis: &Value) -> Option<String> {
     faults(truth, diagnosis, Asking { on_any_machine: true, ..Asking::default() })
 }
 
-/// The same, on a machine that others leave alone if they do.
+/// The same; `asking` says whether the machine is otherwise idle.
 pub fn faults(truth: &Truth, diagnosis: &Value, asking: Asking<'_>) -> Option<String> {
     let mut truth = truth.clone();
-    // The audit has findings, and no verdicts.
+    // The audit has findings but no verdicts.
     if diagnosis["schema"] == "coroner.units/1" {
         truth.verdicts = None;
     }
@@ -112,7 +112,7 @@ pub fn faults(truth: &Truth, diagnosis: &Value, asking: Asking<'_>) -> Option<St
     (!judgement.faults.is_empty()).then(|| format!("{}\nin {diagnosis:#}", judgement.faults.join("\n")))
 }
 
-/// Whether others keep this machine so busy that it has troubles of its own.
+/// Whether others keep this machine so busy that it has problems of its own.
 pub fn others_are_busy() -> bool {
     let before = CoreTimes::now().unwrap();
     std::thread::sleep(Duration::from_secs(1));
@@ -122,7 +122,7 @@ pub fn others_are_busy() -> bool {
 
 pub fn assert_unseen(diagnosis: &Value, probe: &str) {
     let unseen = diagnosis["unseen"].as_array().unwrap();
-    assert!(unseen.iter().any(|u| u["probe"] == probe), "{probe} is not among what could not be seen: {unseen:#?}");
+    assert!(unseen.iter().any(|u| u["probe"] == probe), "{probe} is not listed as unseen: {unseen:#?}");
 }
 
 /// Ends a child that the test started.
@@ -140,7 +140,7 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The binary where any user may run it (the checkout may be closed to others), while this lives.
+/// A copy of the binary that any user may run; the checkout may be private.
 pub struct ReadableCopy {
     _dir: tempfile::TempDir,
     path: PathBuf,
@@ -156,7 +156,7 @@ pub fn readable_copy() -> ReadableCopy {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("coroner");
-    // By another process: a child that some other thread starts meanwhile would have it open for writing, and then it cannot be run.
+    // Copied by another process: a child that another thread forks meanwhile would inherit our write fd, and exec would fail (ETXTBSY).
     assert!(Command::new("cp").arg(CORONER).arg(&path).status().unwrap().success());
     for readable in [dir.path(), &path] {
         std::fs::set_permissions(readable, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,4 +1,4 @@
-//! A recorder that a test runs.
+//! A recorder for tests.
 
 use super::{CORONER, end, wait_until};
 use serde_json::Value;
@@ -27,7 +27,7 @@ impl Recorder {
             .arg(dir)
             .args(if args.contains(&"--metrics") { &[][..] } else { &["--metrics", "off"] })
             .args(args)
-            // Tests do not meet each other's recorders, nor a real one.
+            // Tests must not find each other's recorders, or a real one.
             .env("CORONER_RUNNING", dir.join("running"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -80,7 +80,7 @@ pub fn segments(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Bytes of all segments with what lies beside them.
+/// Bytes of all segments, including their WAL files.
 pub fn segment_bytes(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).map(|entries| entries.flatten().collect::<Vec<_>>()).unwrap_or_default();
     let of_segments = entries.iter().filter(|entry| entry.file_name().to_string_lossy().contains(".coroner"));

@@ -1,4 +1,4 @@
-//! What a good node or image has, to tell later what is new, gone or changed.
+//! The units of a good node or image, to tell later what is new, gone or changed.
 
 use coroner_evidence::{Enablement, Preset, UnitFile};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ pub const SCHEMA: &str = "coroner.baseline/1";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
     pub schema: String,
-    /// What it was made of: PRETTY_NAME of os-release.
+    /// What it was taken from: PRETTY_NAME of os-release.
     pub os: Option<String>,
     /// When, nanoseconds since 1970.
     pub made_real_ns: Option<u64>,
@@ -24,7 +24,7 @@ pub struct BaselineUnit {
     pub path: Option<String>,
     pub package: Option<String>,
     pub version: Option<String>,
-    /// SHA-256 of the unit's file and drop-ins; `None` if it cannot be compared, as a part of them lasts only until the next boot.
+    /// SHA-256 of the unit's file and drop-ins; `None` if it cannot be compared, because a part lasts only until the next boot.
     pub content: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl Baseline {
     }
 
     pub fn to_json(&self) -> String {
-        // Maps with text keys and plain values always serialise.
+        // Cannot fail: text keys and plain values.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
@@ -60,11 +60,11 @@ impl Baseline {
         if head.schema != SCHEMA {
             return Err(BaselineError(format!("schema is \"{}\", expected \"{SCHEMA}\"", head.schema)));
         }
-        serde_json::from_str(text).map_err(|e| BaselineError(format!("a damaged baseline: {e}")))
+        serde_json::from_str(text).map_err(|e| BaselineError(format!("damaged baseline: {e}")))
     }
 }
 
-/// What generators and programs make while a node runs is no part of its image. A mask in /run is kept, as it hides what is.
+/// What generators and programs make at run time is not part of the image. A mask in /run is kept because it hides what is.
 fn is_lasting(unit: &UnitFile) -> bool {
     let made_now = matches!(unit.enablement, Enablement::Generated | Enablement::Transient)
         || unit.path.as_deref().is_some_and(|path| path.starts_with("/run/"));
@@ -84,7 +84,7 @@ impl BaselineUnit {
             path: unit.path.clone(),
             package: unit.package.as_ref().map(|p| p.name.clone()),
             version: unit.package.as_ref().and_then(|p| p.version.clone()),
-            // The hash covers drop-ins; those of /run are not the image's.
+            // The hash covers drop-ins; those in /run are not from the image.
             content: unit.content_hash.clone().filter(|_| !unit.drop_ins.iter().any(|d| d.starts_with("/run/"))),
         }
     }
@@ -146,7 +146,7 @@ fn changes(was: &BaselineUnit, is: &BaselineUnit) -> Vec<Change> {
     if was.is_hidden() || is.is_hidden() {
         return Vec::new();
     }
-    // What was enabled or linked until the next boot says nothing about what lasts.
+    // Enabled or linked until the next boot says nothing about what lasts.
     let for_now = |u: &BaselineUnit| matches!(u.enablement, Enablement::EnabledRuntime | Enablement::LinkedRuntime);
     let compared = !for_now(was) && !for_now(is);
     let enablement = |u: &BaselineUnit| compared.then(|| u.enablement.as_str().to_owned());
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_node_fits_its_image() {
+    fn a_running_node_matches_its_image() {
         let image = [
             unit("a.service", Enablement::Enabled, "1", "x"),
             unit("b.service", Enablement::Disabled, "1", "x"),
@@ -235,7 +235,7 @@ mod tests {
         let (image, node) = (Baseline::of(&image, None, None), Baseline::of(&node, None, None));
         assert_eq!(compare(&image, &node), Drift::default());
         assert_eq!(compare(&node, &image), Drift::default());
-        // An instance that a link starts is the image's; without the link it is gone.
+        // An instance started by a link belongs to the image; without the link it is gone.
         let mut less = image.clone();
         less.units.remove("getty@tty1.service");
         assert_eq!(compare(&image, &less).gone[0].name, "getty@tty1.service");

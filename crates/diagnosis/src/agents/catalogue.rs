@@ -1,5 +1,5 @@
-//! What is known of agents, as data: `crates/diagnosis/catalogue/*.toml`, and what users add. Every key is explained in
-//! docs/catalogue.md.
+//! What is known about agents, as data: `crates/diagnosis/catalogue/*.toml` plus what users add. docs/catalogue.md explains every
+//! key.
 
 use super::index::Index;
 use super::pattern::Pattern;
@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use toml::Spanned;
 
-/// What the first line of a catalogue says.
+/// In the first line of a catalogue.
 pub const SCHEMA: &str = "coroner.catalogue/1";
 
 const BUILT_IN: [(&str, &str); 8] = [
@@ -30,11 +30,11 @@ const BUILT_IN: [(&str, &str); 8] = [
 pub enum Role {
     /// Owns the node and places work on it: two of them fight.
     Orchestrator,
-    /// Runs containers for somebody.
+    /// Runs containers.
     ContainerRuntime,
     /// Lets people or tools in.
     Access,
-    /// Speaks with the cloud's control plane.
+    /// Talks to the cloud's control plane.
     Cloud,
     /// Ships metrics, logs or traces.
     Observer,
@@ -57,16 +57,16 @@ pub enum NeedKind {
     Hardware,
 }
 
-/// One of these files must be there (with these keys set), or the agent has nothing to do.
+/// One of these files must exist (with these keys set), or the agent has nothing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Need {
     pub kind: NeedKind,
-    /// Any of them satisfies.
+    /// Any of them will do.
     pub paths: Vec<String>,
     /// All of them, in one file.
     pub keys: Vec<String>,
     pub format: FileFormat,
-    /// What it is good for: "which cluster to join".
+    /// What it is for: "which cluster to join".
     pub what: String,
 }
 
@@ -90,13 +90,13 @@ pub struct Agent {
     pub processes: Vec<String>,
     pub needs: Vec<Need>,
     pub log_unregistered: Vec<Pattern>,
-    /// Lines that it writes when what it supervises was started again.
+    /// Lines it logs when it restarts what it supervises.
     pub log_restarts: Vec<Pattern>,
     /// The runtime whose containers are its work, as [`coroner_evidence::Container::runtime`] names it.
     pub containers: Option<String>,
-    /// Without work in a virtual machine.
+    /// Has no work in a virtual machine.
     pub bare_metal: bool,
-    /// Agents beside which it has nothing to do or does harm.
+    /// Agents next to which it has nothing to do or does harm.
     pub conflicts_with: Vec<String>,
     pub only_way_in: bool,
     /// Known, but never judged.
@@ -104,11 +104,11 @@ pub struct Agent {
     /// With `{unit}` for the unit's name.
     pub safe_step: String,
     pub does_not_fix: String,
-    /// Where it was read.
+    /// File and line it was read from.
     pub source: String,
 }
 
-/// Why a catalogue cannot be used: in which file and line, at which key.
+/// Why a catalogue cannot be used: file, line and key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CatalogueError {
     pub file: String,
@@ -127,7 +127,7 @@ impl std::error::Error for CatalogueError {}
 /// Cheap to clone: agents are shared.
 #[derive(Debug, Clone, Default)]
 pub struct Catalogue {
-    /// As they were read; no name twice.
+    /// In the order read; names are unique.
     agents: Vec<Arc<Agent>>,
     index: Index,
 }
@@ -184,20 +184,20 @@ struct NeedForm {
 }
 
 impl Agent {
-    /// Nobody is to remove it on advice: it may be the only way in, or it is what the node is for.
+    /// Never recommend removing it: it may be the only way in, or what the node is for.
     pub fn is_kept(&self) -> bool {
         self.only_way_in || self.safe_step.starts_with("report only")
     }
 }
 
 impl Catalogue {
-    /// Ours. Read once in the life of a program.
+    /// Ours. Parsed once per process.
     pub fn built_in() -> Catalogue {
         static OURS: OnceLock<Catalogue> = OnceLock::new();
         OURS.get_or_init(|| {
             let mut catalogue = Catalogue::default();
             for (file, text) in BUILT_IN {
-                // They are part of the program, and a test reads them.
+                // They are compiled in, and a test reads them.
                 catalogue
                     .add(&format!("built-in {file}"), text, Trust::Ours)
                     .expect("the built-in catalogue is well formed");
@@ -208,7 +208,7 @@ impl Catalogue {
         .clone()
     }
 
-    /// Ours, and then these: a later entry takes the place of an earlier one with the same name.
+    /// Ours, then these: a later entry replaces an earlier one with the same name.
     pub fn load(added: &[TextFile]) -> Result<Catalogue, CatalogueError> {
         let mut catalogue = Catalogue::built_in();
         let mut references = Vec::new();
@@ -224,7 +224,7 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// Gives back which other agents the file names, with the error if there is no such agent.
+    /// Returns the other agents the file names, each with the error to report if it does not exist.
     fn add(&mut self, file: &str, text: &str, trust: Trust) -> Result<Vec<(String, CatalogueError)>, CatalogueError> {
         let mut references = Vec::new();
         let error = |at: usize, why: String| CatalogueError { file: file.to_owned(), line: line_of(text, at), why };
@@ -239,31 +239,31 @@ impl Catalogue {
             let agent = agent.into_inner();
             let name = agent.name.get_ref().clone();
             if name.is_empty() || names.contains(&name) {
-                return Err(error(agent.name.span().start, format!("name: \"{name}\" is empty or stands here twice")));
+                return Err(error(agent.name.span().start, format!("name: \"{name}\" is empty or used twice")));
             }
             if agent.units.get_ref().is_empty() {
-                return Err(error(agent.units.span().start, format!("units: {name} has none")));
+                return Err(error(agent.units.span().start, format!("units: {name} lists none")));
             }
             for unit in agent.units.get_ref() {
                 if unit.get_ref().trim_matches(['*', '?']).is_empty() || !unit.get_ref().contains('.') {
-                    let why = format!("units: \"{}\" is not a pattern of a unit's name", unit.get_ref());
+                    let why = format!("units: \"{}\" is not a pattern for unit names", unit.get_ref());
                     return Err(error(unit.span().start, why));
                 }
             }
             if agent.only_way_in && recommends_removal(agent.safe_step.get_ref()) {
-                let why = format!("safe_step: {name} may be the only way in, so it must not be disabled or masked");
+                let why = format!("safe_step: {name} may be the only way in and must not be disabled or masked");
                 return Err(error(agent.safe_step.span().start, why));
             }
             let mut needs = Vec::new();
             for need in agent.needs {
                 if need.paths.get_ref().is_empty() {
-                    return Err(error(need.paths.span().start, format!("paths: a need of {name} has none")));
+                    return Err(error(need.paths.span().start, format!("paths: a need of {name} lists none")));
                 }
                 if let Some(path) = need.paths.get_ref().iter().find(|p| !p.get_ref().starts_with('/')) {
                     return Err(error(path.span().start, format!("paths: \"{}\" is not absolute", path.get_ref())));
                 }
                 if let (FileFormat::Any, Some(key)) = (need.format, need.keys.first()) {
-                    let why = "keys: needs format = \"lines\" or \"json\"".to_owned();
+                    let why = "keys: require format = \"lines\" or \"json\"".to_owned();
                     return Err(error(key.span().start, why));
                 }
                 needs.push(Need {
@@ -278,7 +278,7 @@ impl Catalogue {
                 let pattern = |text: Spanned<String>| {
                     let at = text.span().start;
                     let pattern = Pattern::new(text.into_inner());
-                    // A test compiles ours; here it would cost more than all the rest.
+                    // A test compiles ours; doing it here would cost more than everything else.
                     if trust == Trust::Users {
                         pattern.check().map_err(|why| error(at, format!("{key}: {why}")))?;
                     }
@@ -327,23 +327,23 @@ impl Catalogue {
         self.agents().find(|agent| agent.name == name)
     }
 
-    /// The agent that a unit belongs to: that with the most specific pattern.
+    /// The agent with the most specific pattern for a unit.
     pub fn agent_of(&self, unit: &str) -> Option<&Agent> {
         self.index.of_unit(unit).map(|i| self.agents[i].as_ref())
     }
 
-    /// The agents that have a program of this name.
+    /// The agents with a program of this name.
     pub fn agents_of_process(&self, name: &str) -> impl Iterator<Item = &Agent> {
         self.index.of_process(name).map(|i| self.agents[i].as_ref())
     }
 
-    /// All files that are worth a look for the agents of these units.
+    /// All files to check for the agents of these units.
     pub fn questions<'a>(&'a self, units: impl IntoIterator<Item = &'a str>) -> Vec<FileQuestion> {
         questions_of(units.into_iter().filter_map(|unit| self.agent_of(unit)))
     }
 }
 
-/// All files that are worth a look for these agents.
+/// All files to check for these agents.
 pub(super) fn questions_of<'a>(agents: impl IntoIterator<Item = &'a Agent>) -> Vec<FileQuestion> {
     let mut questions: Vec<FileQuestion> =
         agents.into_iter().flat_map(|agent| &agent.needs).flat_map(Need::questions).collect();
@@ -352,7 +352,7 @@ pub(super) fn questions_of<'a>(agents: impl IntoIterator<Item = &'a Agent>) -> V
     questions
 }
 
-/// Whose catalogue it is: that of users is checked in full, whatever that costs.
+/// Whose catalogue it is: that of a user is checked in full, whatever the cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trust {
     Ours,

@@ -52,7 +52,7 @@ fn ours_can_be_read_and_covers_the_known_agents() {
 }
 
 #[test]
-fn a_way_in_is_never_to_be_removed() {
+fn a_way_in_is_never_removed() {
     for agent in Catalogue::built_in().agents() {
         assert!(!agent.safe_step.is_empty() && !agent.does_not_fix.is_empty(), "{}", agent.name);
         if agent.role == Role::Access {
@@ -63,7 +63,7 @@ fn a_way_in_is_never_to_be_removed() {
 }
 
 #[test]
-fn no_step_takes_away_what_the_node_needs() {
+fn no_step_removes_what_the_node_needs() {
     let catalogue = Catalogue::built_in();
     for agent in catalogue.agents() {
         for unit in &agent.units {
@@ -92,7 +92,7 @@ fn every_pattern_compiles_and_knows_what_agents_say() {
             assert!(!pattern.is_match("") && !pattern.is_match("Started"), "{}: {}", agent.name, pattern.as_str());
         }
     }
-    // As people quote them in reports of bugs.
+    // Quoted from bug reports.
     for (agent, line) in [
         ("amazon-ecs", "level=info time=2023-01-01T00:00:00Z msg=\"Agent exited with code 1\""),
         ("amazon-ecs", "NoCredentialProviders: no valid providers in chain. Deprecated."),
@@ -129,7 +129,7 @@ fn users_add_and_override_by_name() {
     let catalogue = load(&overriding).unwrap();
     assert_eq!(catalogue.get("docker").unwrap().what, "our own");
     assert!(catalogue.agent_of("docker.socket").is_none());
-    // Under a name of its own, it takes a unit of ours.
+    // Under its own name it takes over a unit of ours.
     let catalogue = load(&MINE.replace("mine*.service", "docker.service")).unwrap();
     assert_eq!(catalogue.agent_of("docker.service").unwrap().name, "mine");
     assert_eq!(catalogue.agent_of("docker.socket").unwrap().name, "docker");
@@ -154,7 +154,7 @@ fn errors_name_file_line_and_key() {
         assert!(error.starts_with(&format!("mine.toml:{line}: ")) && error.contains(says), "{to}: {error}");
     }
     let twice = format!("{MINE}{}", &MINE[MINE.find("[[agent").unwrap()..]);
-    assert!(load(&twice).unwrap_err().to_string().contains("stands here twice"));
+    assert!(load(&twice).unwrap_err().to_string().contains("used twice"));
     let need = "[[agent.needs]]\nkind = \"config\"\npaths = [\"etc/x\"]\nwhat = \"x\"\n";
     assert!(
         load(&format!("{MINE}{need}"))

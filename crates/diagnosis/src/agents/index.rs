@@ -1,27 +1,27 @@
-//! Whose unit, whose process: found without trying every pattern of the catalogue on every name.
+//! Finds the agent of a unit or process without trying every pattern of the catalogue on every name.
 
 use super::catalogue::Agent;
 use coroner_evidence::glob_matches;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The kernel keeps so many characters of a process's name.
+/// The kernel keeps this many characters of a process name (TASK_COMM_LEN - 1).
 const COMM: usize = 15;
 
 #[derive(Debug, Clone, Default)]
 pub struct Index {
-    /// Names of units without any wildcard. Of several agents with one name the last counts: that is the user's.
+    /// Unit names without wildcards. Of several agents with one name the last wins: that is the user's.
     exact: HashMap<String, usize>,
     /// All other patterns, the most specific first.
     wild: Vec<Wild>,
-    /// By the whole name of a program, and by what the kernel keeps of it.
+    /// By the full name of a program, and by what the kernel keeps of it.
     processes: HashMap<String, Vec<usize>>,
 }
 
 #[derive(Debug, Clone)]
 struct Wild {
     pattern: String,
-    /// What stands before its first wildcard: most names are told apart by that.
+    /// The text before its first wildcard, which rules out most names.
     prefix: String,
     agent: usize,
 }

@@ -1,6 +1,6 @@
-//! The rule: an agent is unused if it starts, **and** its configuration or credentials are missing, or its log repeats a
-//! registration error, or another owner is there, **and** it does harm: it restarts, or cgroups are born fast below it. Where the
-//! last cannot be seen (an image on disk) or is not the case (it idles), the verdict says so and is less sure.
+//! The rule: an agent is unused if it starts, **and** its configuration or credentials are missing, its log repeats a registration
+//! error or another owner is there, **and** it does harm: it restarts, or makes cgroups fast. If harm cannot be seen (an image on
+//! disk) or is not seen (it idles), the verdict says so and is less sure.
 
 use super::catalogue::{Agent, Catalogue, Role};
 use super::present::{Present, both_own, present, rivals};
@@ -12,15 +12,15 @@ use crate::units::paths::{operand, shell_word};
 use coroner_evidence::UnitFile;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// One unit or process of an agent, with all that speaks for or against it.
-pub struct Case<'a> {
+/// One unit or process of an agent, with everything for and against it.
+pub struct AgentCase<'a> {
     pub of: Of<'a>,
     pub agent: &'a Agent,
     pub start: Start,
     activity: Option<&'a Activity>,
     /// One of its processes was seen.
     runs: bool,
-    /// Why it has no work, but for other owners.
+    /// Why it has no work, except for other owners.
     pub against: Vec<Reason>,
     /// What supports that.
     weak: Vec<Reason>,
@@ -33,12 +33,12 @@ pub struct Case<'a> {
 
 pub enum Of<'a> {
     Unit(&'a UnitFile),
-    /// It runs, but no unit of the agent's does: there is no systemd, or somebody started it by hand or in a container.
+    /// It runs, but no unit of the agent does: there is no systemd, or somebody started it by hand or in a container.
     Process(&'a Running),
 }
 
-impl<'a> Case<'a> {
-    /// The unit; of a process its name that the catalogue knows.
+impl<'a> AgentCase<'a> {
+    /// The unit, or the process name that the catalogue knows.
     pub fn name(&self) -> &'a str {
         match self.of {
             Of::Unit(unit) => &unit.name,
@@ -64,7 +64,7 @@ pub fn judge(units: &[UnitFile], catalogue: &Catalogue, surroundings: &Surroundi
     let owned: HashSet<&str> = processes.iter().filter_map(|p| p.unit.as_deref()).collect();
     let mut cases = Vec::new();
     for unit in units {
-        // Of an alias its target is judged, of a template its instances.
+        // An alias is judged by its target, a template by its instances.
         if unit.alias_of.is_some() {
             continue;
         }
@@ -84,7 +84,7 @@ pub fn judge(units: &[UnitFile], catalogue: &Catalogue, surroundings: &Surroundi
     for process in processes {
         let agents = process.names.iter().flat_map(|name| catalogue.agents_of_process(name));
         for agent in agents.filter(|a| !a.ignore && !with_unit.contains(a.name.as_str())) {
-            // Of many, the one that was started first.
+            // Of several, the one started first.
             without.entry(&agent.name).or_insert((agent, process));
         }
     }
@@ -104,11 +104,11 @@ fn case<'a>(
     runs: bool,
     surroundings: &'a Surroundings,
     answers: &Answers<'_>,
-) -> Case<'a> {
+) -> AgentCase<'a> {
     let (against, weak, support) = (Vec::new(), Vec::new(), Vec::new());
     let (unseen, harms) = (Vec::new(), Vec::new());
     let harm = Harm::CannotSee;
-    let mut case = Case { of, agent, start, activity: None, runs, against, weak, support, unseen, harm, harms };
+    let mut case = AgentCase { of, agent, start, activity: None, runs, against, weak, support, unseen, harm, harms };
     let name = case.name();
     match case.of {
         Of::Unit(_) => {
@@ -126,21 +126,21 @@ fn case<'a>(
     case
 }
 
-fn look_at_files(case: &mut Case<'_>, booted: bool, answers: &Answers<'_>) {
+fn look_at_files(case: &mut AgentCase<'_>, booted: bool, answers: &Answers<'_>) {
     for need in &case.agent.needs {
         let found = reasons::look(need, answers, booted);
         match (found, &case.of) {
             (Ok(reason), _) => case.support.push(reason),
             (Err(reason), _) if reason.kind == ReasonKind::Unseen => case.unseen.push(reason),
             (Err(missing), Of::Process(process)) if process.contained => {
-                let text = format!("it runs in a container, whose files were not looked at ({})", need.what);
+                let text = format!("it runs in a container, whose files were not checked ({})", need.what);
                 case.unseen.push(unseen(text, &missing.source));
             }
-            // Whoever starts a program by hand may tell it elsewhere what to do; if it does harm, that is no excuse.
+            // A program started by hand may be configured elsewhere; that does not excuse one that does harm.
             (Err(missing), Of::Process(_))
                 if case.harm != Harm::Seen && missing.kind != ReasonKind::HardwareMissing =>
             {
-                let text = format!("{}; it may have been told on its command line", missing.text);
+                let text = format!("{}; its command line may set it instead", missing.text);
                 case.unseen.push(unseen(text, &missing.source));
             }
             (Err(missing), _) => case.against.push(missing),
@@ -149,13 +149,13 @@ fn look_at_files(case: &mut Case<'_>, booted: bool, answers: &Answers<'_>) {
 }
 
 /// Clouds of the agents that start.
-fn clouds_of(cases: &[Case<'_>]) -> BTreeSet<String> {
+fn clouds_of(cases: &[AgentCase<'_>]) -> BTreeSet<String> {
     let starting = cases.iter().filter(|c| matches!(c.start, Start::Yes(_)));
     starting.flat_map(|c| c.agent.clouds.iter().cloned()).collect()
 }
 
 fn verdict(
-    case: &Case<'_>,
+    case: &AgentCase<'_>,
     present: &BTreeMap<&str, Present>,
     clouds: &BTreeSet<String>,
     surroundings: &Surroundings,
@@ -178,7 +178,7 @@ fn verdict(
         safe_step: safe_step(case, surroundings),
         does_not_fix: match surroundings.booted {
             true => agent.does_not_fix.clone(),
-            false => "nodes that were already made from this image".to_owned(),
+            false => "nodes already made from this image".to_owned(),
         },
     };
     let mut done = |verdict, certainty, mut why: Vec<Reason>| {
@@ -206,8 +206,8 @@ fn verdict(
     let competing = |rival: &(&str, &Present)| {
         let (other, here) = rival;
         let known = if here.counts() { ReasonKind::CompetingOwner } else { ReasonKind::Unseen };
-        let doubt = if here.counts() { "" } else { ", though that one may be unused itself" };
-        reason(known, format!("{other} is here as well: {}{doubt}", here.by), here.by.clone())
+        let doubt = if here.counts() { "" } else { ", though it may be unused itself" };
+        reason(known, format!("{other} is also here: {}{doubt}", here.by), here.by.clone())
     };
     if case.against.is_empty() {
         let at_stake = |(_, rival): &&(&str, &Present)| contested(case, rival);
@@ -235,7 +235,7 @@ fn verdict(
         && why.iter().all(only_files)
     {
         why.push(speaks.clone());
-        why.push(unseen("as it speaks with somebody, its configuration may be elsewhere", name));
+        why.push(unseen("it has network connections, so its configuration may be elsewhere", name));
         return done(Verdict::CannotTell, Certainty::Possible, why);
     }
     let mut kinds: BTreeSet<ReasonKind> = why.iter().map(|r| r.kind).filter(|k| k.is_against()).collect();
@@ -252,18 +252,18 @@ fn verdict(
     Judgement { rivals, ..done(Verdict::Unused, certainty, why) }
 }
 
-/// Whether the two are rivals of equal standing, of which none must go: a rival against which more speaks is the one to go.
-fn contested(case: &Case<'_>, rival: &Present) -> bool {
-    // The name of a process alone does not make an owner of the node.
+/// Whether the two have an equal claim, so that neither must go. Otherwise the one with more against it goes.
+fn contested(case: &AgentCase<'_>, rival: &Present) -> bool {
+    // A process name alone does not make an owner of the node.
     let firm = matches!(case.of, Of::Unit(_)) || !case.support.is_empty();
     let owners = both_own(case.agent, rival);
     let busy = case.support.iter().any(|r| r.kind == ReasonKind::AtWork);
     !rival.doubtful && if owners { firm && rival.firm } else { !busy }
 }
 
-/// Nothing speaks against it: fine, unless too little was seen to say so.
+/// Nothing speaks against it: fine, unless too little was seen.
 fn done_without_reasons(
-    case: &Case<'_>,
+    case: &AgentCase<'_>,
     clouds: &BTreeSet<String>,
     surroundings: &Surroundings,
     mut done: impl FnMut(Verdict, Certainty, Vec<Reason>) -> Judgement,
@@ -272,7 +272,7 @@ fn done_without_reasons(
     let mut why = Vec::new();
     if foreign {
         let all: Vec<&str> = clouds.iter().map(String::as_str).collect();
-        let text = format!("agents of {} start: in each cloud all but its own are idle", all.join(" and "));
+        let text = format!("agents of {} start: each cloud needs only its own", all.join(" and "));
         why.push(reason(ReasonKind::OtherCloud, text, "the units that start"));
     }
     why.extend(case.unseen.iter().cloned());
@@ -292,26 +292,26 @@ fn less_sure(certainty: Certainty) -> Certainty {
     }
 }
 
-fn in_use(case: &Case<'_>) -> Vec<Reason> {
+fn in_use(case: &AgentCase<'_>) -> Vec<Reason> {
     let mut reasons = case.support.clone();
     reasons.extend(reasons::connected(case.name(), case.activity));
     reasons
 }
 
-fn safe_step(case: &Case<'_>, surroundings: &Surroundings) -> String {
+fn safe_step(case: &AgentCase<'_>, surroundings: &Surroundings) -> String {
     let name = case.name();
     let Of::Unit(_) = case.of else {
-        return "find who starts it (its parent process, a cron job, a container) and stop it there".to_owned();
+        return "find what starts it (its parent process, a cron job, a container) and stop it there".to_owned();
     };
     let name = operand(name);
     let step = case.agent.safe_step.replace("{unit}", &name);
     if surroundings.booted || case.agent.only_way_in || !recommends_removal(&step) {
         return step;
     }
-    // Words that somebody chose with care stay.
+    // Prose from the catalogue stays as it is.
     if !step.starts_with("systemctl ") {
         return step;
     }
     let root = shell_word(surroundings.image.as_deref().unwrap_or("DIR"));
-    format!("in the image's build: systemctl --root={root} disable {name} && systemctl --root={root} mask {name}")
+    format!("in the image build: systemctl --root={root} disable {name} && systemctl --root={root} mask {name}")
 }

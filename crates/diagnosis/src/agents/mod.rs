@@ -1,4 +1,4 @@
-//! The audit of agents: what starts on this node, or in this image, that has no work here.
+//! The audit of agents: what starts on this node or in this image without having work here.
 //!
 //! Everything is a pure function of unit files, of the [`catalogue`], and of the [`Surroundings`] that a live node or an image on
 //! disk shows.
@@ -28,14 +28,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Judges every agent that the catalogue (ours, and what users added) knows of this evidence.
+/// Judges every agent in the evidence that the catalogue (ours plus what users added) knows.
 pub fn judgements(evidence: &Evidence) -> Result<Vec<Judgement>, CatalogueError> {
     let catalogue = Catalogue::load(&evidence.catalogues)?;
     let units = known_units(evidence);
     Ok(judge(&units, &catalogue, &Surroundings::of(evidence, &catalogue)))
 }
 
-/// What to ask about files before [`judgements`] can be told: of the agents whose units or processes are in the evidence.
+/// The files to look at before [`judgements`]: those of agents whose units or processes are in the evidence.
 pub fn questions(evidence: &Evidence) -> Result<Vec<FileQuestion>, CatalogueError> {
     let catalogue = Catalogue::load(&evidence.catalogues)?;
     let units = known_units(evidence);
@@ -46,13 +46,13 @@ pub fn questions(evidence: &Evidence) -> Result<Vec<FileQuestion>, CatalogueErro
     Ok(catalogue::questions_of(of_units.chain(of_processes)))
 }
 
-/// What is new, gone or changed against the baseline; `None` without one.
+/// What is new, gone or changed compared with the baseline; `None` without one.
 pub fn drift(evidence: &Evidence) -> Option<Result<Drift, BaselineError>> {
     let stored = evidence.baseline.as_ref()?;
     let now = Baseline::of(&evidence.unit_files, None, None);
     Some(Baseline::parse(&stored.text).map(|good| {
         let mut drift = baseline::compare(&good, &now);
-        // What could not be read is not gone.
+        // A unit that could not be read is not gone.
         if evidence.why_unseen(probe::UNIT_FILES).is_some() {
             drift.gone.clear();
         }
@@ -63,56 +63,56 @@ pub fn drift(evidence: &Evidence) -> Option<Result<Drift, BaselineError>> {
 /// What is around the units.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
-    /// False for an image on disk: then nothing runs that could be looked at.
+    /// False for an image on disk, where nothing runs.
     pub booted: bool,
-    /// Where that image is.
+    /// The path of that image.
     pub image: Option<String>,
     /// As [`coroner_evidence::Node::cloud`] names it.
     pub cloud: Option<String>,
-    /// Of a virtual machine: what it runs on.
+    /// What a virtual machine runs on.
     pub hypervisor: Option<String>,
-    /// What runs. `None` if that cannot be seen.
+    /// `None` if processes cannot be seen.
     pub processes: Option<Vec<Running>>,
     /// Answers to [`questions`].
     pub files: Vec<FileAnswer>,
-    /// What units did, by name; one that is not here was not seen.
+    /// By unit name; a unit that is absent was not seen.
     pub activity: BTreeMap<String, Activity>,
-    /// How many containers each runtime knows; one that is not here was not looked at.
+    /// How many containers each runtime knows; a runtime that is absent was not asked.
     pub containers: BTreeMap<String, u64>,
 }
 
-/// A process, as far as it tells whose it is.
+/// A process, as far as needed to tell whose it is.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Running {
     pub pid: u32,
-    /// Its `comm`, and the last parts of the paths of what it runs: a program, or an interpreter and its script.
+    /// Its `comm`, and the file names of what it runs: a program, or an interpreter and its script.
     pub names: Vec<String>,
     /// The unit that its cgroup belongs to.
     pub unit: Option<String>,
-    /// In a container: it has files of its own.
+    /// In a container, with files of its own.
     pub contained: bool,
-    /// Cgroups that it makes.
+    /// Cgroups it makes.
     pub cgroup_births_per_hour: Option<f64>,
 }
 
 /// What one unit did while it was watched.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Activity {
-    /// It runs, or is about to.
+    /// It runs or is about to.
     pub active: Option<bool>,
     pub restarts_per_hour: Option<f64>,
-    /// Cgroups that were born below its own, or by its processes.
+    /// Cgroups made below its own, or by its processes.
     pub cgroup_births_per_hour: Option<f64>,
-    /// Its children that failed, to be started again.
+    /// Children that failed and were restarted.
     pub failed_children_per_hour: Option<f64>,
     /// Its latest messages, oldest first.
     pub log: Option<Vec<UnitLogLine>>,
     pub sockets: Option<Sockets>,
-    /// It was watched for so long and used no CPU.
+    /// Watched for this long, it used no CPU.
     pub idle: Option<Duration>,
 }
 
-/// Internet sockets of a unit whose processes could be looked into.
+/// Internet sockets of a unit whose processes could be inspected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sockets {
     pub listening: u64,
@@ -122,9 +122,9 @@ pub struct Sockets {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It starts, but has no work here.
+    /// It starts but has no work here.
     Unused,
-    /// It and another both want the same thing.
+    /// It and another agent want the same thing.
     Conflict,
     Fine,
     CannotTell,
@@ -171,11 +171,11 @@ pub enum ReasonKind {
     OtherCloud,
     /// It restarts over and over.
     Restarts,
-    /// Cgroups are born below it.
+    /// Cgroups are made below it.
     CgroupsBorn,
-    /// It has no open internet socket: supports other reasons, decides nothing.
+    /// No open internet socket: supports other reasons, decides nothing.
     NoSockets,
-    /// It used no CPU: supports other reasons, decides nothing.
+    /// No CPU used: supports other reasons, decides nothing.
     Idle,
     /// It neither restarts nor makes cgroups.
     Harmless,
@@ -185,14 +185,14 @@ pub enum ReasonKind {
     NotStarted,
     /// What speaks for it.
     Configured,
-    /// It is at work: it has containers, or speaks with somebody.
+    /// It is at work: it has containers or network connections.
     AtWork,
     /// Something could not be seen.
     Unseen,
 }
 
 impl ReasonKind {
-    /// Whether it says by itself that an agent has no work here.
+    /// Whether it alone says that an agent has no work here.
     pub fn is_against(self) -> bool {
         use ReasonKind::*;
         matches!(
@@ -202,7 +202,7 @@ impl ReasonKind {
     }
 }
 
-/// Why a verdict is as it is, with the place that says so.
+/// A reason for a verdict, with its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reason {
     pub kind: ReasonKind,
@@ -211,13 +211,13 @@ pub struct Reason {
     pub source: String,
 }
 
-/// Whether it does harm: restarts or makes cgroups fast.
+/// Whether it does harm: restarts, or makes cgroups fast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Harm {
     Seen,
     NotSeen,
-    /// In an image nothing runs; on a node it was not watched long enough.
+    /// In an image nothing runs; on a node it was not watched for long enough.
     CannotSee,
 }
 
@@ -225,31 +225,31 @@ pub enum Harm {
 pub struct Judgement {
     /// The unit, or the name of the process that runs without one.
     pub unit: String,
-    /// Of such a process.
+    /// Of a process without a unit.
     pub pid: Option<u32>,
-    /// Its entry in the catalogue, and what that is.
+    /// Its entry in the catalogue, and the description there.
     pub agent: String,
     pub what: String,
     pub verdict: Verdict,
     pub certainty: Certainty,
     pub why: Vec<Reason>,
     pub harm: Harm,
-    /// Names of the agents that want the same, of which at least as much can be said.
+    /// Agents that want the same and have at least as good a claim.
     pub rivals: Vec<String>,
     /// What shows that it is in use.
     pub in_use: Vec<Reason>,
-    /// An orchestrator: it places work on the node as if that were its own.
+    /// An orchestrator: it places work on the node as if it owned it.
     pub owns_node: bool,
     /// It belongs to an image on disk.
     pub in_image: bool,
-    /// It may be the only way in: to be told, never to be removed.
+    /// It may be the only way in: report it, never remove it.
     pub report_only: bool,
     pub safe_step: String,
     pub does_not_fix: String,
 }
 
 impl Judgement {
-    /// How many kinds of reasons say that it has no work here. Those that only support others do not count.
+    /// How many kinds of reasons say that it has no work here, not counting those that only support others.
     pub fn kinds_against(&self) -> usize {
         let mut kinds: Vec<ReasonKind> = self.why.iter().map(|r| r.kind).filter(|k| k.is_against()).collect();
         kinds.sort_unstable();

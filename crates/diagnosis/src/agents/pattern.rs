@@ -1,10 +1,10 @@
-//! A regular expression that is compiled when it is first needed: a catalogue has hundreds, a node needs a handful. Whether letters
-//! are capitals does not matter: programs change that between versions.
+//! A regular expression that is compiled on first use: a catalogue has hundreds, a node needs a handful. Case is ignored, as
+//! programs change it between versions.
 
 use regex::bytes::{Regex, RegexBuilder};
 use std::sync::OnceLock;
 
-/// Compiled, one of them takes no more than this; a user's `a{1000}{1000}` is refused.
+/// Limit of one compiled pattern: a user's `a{1000}{1000}` is refused.
 const SIZE_LIMIT: usize = 1 << 20;
 
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ impl Pattern {
         &self.text
     }
 
-    /// Why it is no regular expression.
+    /// The error says why it is not a regular expression.
     pub fn check(&self) -> Result<(), String> {
         match compile(&self.text) {
             Ok(regex) => {
@@ -45,6 +45,6 @@ impl Pattern {
 fn compile(text: &str) -> Result<Regex, regex::Error> {
     let build =
         |unicode| RegexBuilder::new(text).case_insensitive(true).unicode(unicode).size_limit(SIZE_LIMIT).build();
-    // Without the cases of all alphabets it compiles several times faster; few patterns need them.
+    // Without Unicode case folding it compiles several times faster; few patterns need it.
     build(false).or_else(|_| build(true))
 }

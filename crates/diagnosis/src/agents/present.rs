@@ -1,7 +1,7 @@
-//! Which agents are at work on a node, or would be after boot: the rivals of each other.
+//! Which agents run on a node, or would after boot: possible rivals.
 
 use super::catalogue::{Agent, Role};
-use super::judge::{Case, Of};
+use super::judge::{AgentCase, Of};
 use super::{Harm, Start};
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ pub struct Present {
     role: Role,
     /// What shows it: a process or a unit.
     pub by: String,
-    /// Whether anything but a rival speaks against it.
+    /// Something other than a rival speaks against it.
     pub doubtful: bool,
-    /// It is more than the name of a process: a unit that starts or runs, or a configuration.
+    /// More than a process name: a unit that starts or runs, or a configuration.
     pub firm: bool,
-    /// It runs, and does no harm.
+    /// It runs and does no harm.
     pub runs_well: bool,
 }
 
-/// By name. Every case counts; that of an agent with several units is put together.
-pub fn present<'a>(cases: &[Case<'a>]) -> BTreeMap<&'a str, Present> {
+/// By agent name; several units of one agent are merged.
+pub fn present<'a>(cases: &[AgentCase<'a>]) -> BTreeMap<&'a str, Present> {
     let mut present: BTreeMap<&str, Present> = BTreeMap::new();
     for case in cases {
         let active = case.active();
@@ -51,13 +51,13 @@ pub fn present<'a>(cases: &[Case<'a>]) -> BTreeMap<&'a str, Present> {
 }
 
 impl Present {
-    /// Whether its being here is a reason against others.
+    /// Whether its presence is a reason against others.
     pub fn counts(&self) -> bool {
         !self.doubtful || self.runs_well
     }
 }
 
-/// Those who want what this agent wants.
+/// The agents that want what this one wants.
 pub fn rivals<'a, 'p>(agent: &Agent, present: &'p BTreeMap<&'a str, Present>) -> Vec<(&'a str, &'p Present)> {
     let rival = |name: &str, other: &Present| {
         name != agent.name && (both_own(agent, other) || agent.conflicts_with.iter().any(|c| c == name))

@@ -1,25 +1,25 @@
-//! What speaks for an agent and against it, and the harm that it does.
+//! What speaks for and against an agent, and the harm it does.
 
 use super::catalogue::{Agent, Need, NeedKind, Role};
-use super::judge::Case;
+use super::judge::AgentCase;
 use super::{Activity, Harm, Reason, ReasonKind, Running, Surroundings};
 use crate::words::{self, duration_words, plural};
 use coroner_evidence::{FileQuestion, FileState, UnitLogLine};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// An administrator's restarts and a rare crash stay below; a loop with systemd's longest usual delay of some minutes does not.
+/// Above an administrator's restarts and rare crashes; a loop with systemd's longest usual delay, some minutes, still exceeds it.
 const RESTARTS_PER_HOUR: f64 = 6.0;
 
-/// ecs-init makes 240 in an hour at its slowest; a healthy agent makes some at its start and then none.
+/// ecs-init makes at least 240 per hour; a healthy agent makes some when it starts and then none.
 const BIRTHS_PER_HOUR: f64 = 60.0;
 
-/// A message that comes once may belong to a start that then worked.
+/// A single message may belong to a start that then succeeded.
 const REPEATED: usize = 2;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What a line of a log is cut to.
+/// Log lines are cut to this many characters.
 const SHOWN: usize = 160;
 
 /// Answers about files, by question.
@@ -29,12 +29,12 @@ pub fn reason(kind: ReasonKind, text: impl Into<String>, source: impl Into<Strin
     Reason { kind, text: text.into(), source: source.into() }
 }
 
-/// What is only there while a node runs.
+/// Exists only while a node runs.
 fn only_when_booted(path: &str) -> bool {
     ["/proc/", "/sys/", "/dev/", "/run/"].iter().any(|top| path.starts_with(top))
 }
 
-/// Satisfied, missing, or not to be seen.
+/// `Ok` if satisfied; `Err` if missing or unseen.
 pub fn look(need: &Need, answers: &Answers<'_>, booted: bool) -> Result<Reason, Reason> {
     let (mut told, mut absent) = (Vec::new(), Vec::new());
     for question in need.questions() {
@@ -49,11 +49,11 @@ pub fn look(need: &Need, answers: &Answers<'_>, booted: bool) -> Result<Reason, 
             }
             Some(FileState::Empty { path }) => told.push(format!("{path} is empty")),
             _ if !booted && only_when_booted(&question.path) => {
-                return Err(unseen(format!("{} shows only on a running node", need.what), &question.path));
+                return Err(unseen(format!("{} can be seen only on a running node", need.what), &question.path));
             }
             Some(FileState::Missing) => absent.push(format!("{} does not exist", question.path)),
             Some(FileState::Unseen { why }) => return Err(unseen(why.clone(), &question.path)),
-            None => return Err(unseen(format!("{} was not looked at", question.path), &question.path)),
+            None => return Err(unseen(format!("{} was not checked", question.path), &question.path)),
         }
     }
     let (kind, thing) = match need.kind {
@@ -61,7 +61,7 @@ pub fn look(need: &Need, answers: &Answers<'_>, booted: bool) -> Result<Reason, 
         NeedKind::Credentials => (ReasonKind::CredentialsMissing, "credentials are"),
         NeedKind::Hardware => (ReasonKind::HardwareMissing, "hardware is"),
     };
-    // Of many places the first is where most people would put it; what exists but says nothing is the better hint.
+    // A file that exists but lacks the setting is the best hint, else the first path, the usual one.
     let told = told.into_iter().chain(absent).next().unwrap_or_default();
     let text = format!("its {thing} missing ({}): {told}", need.what);
     Err(reason(kind, text, need.paths.first().cloned().unwrap_or_default()))
@@ -74,13 +74,13 @@ pub fn unseen(text: impl Into<String>, source: &str) -> Reason {
 pub fn other_cloud(agent: &Agent, surroundings: &Surroundings) -> Option<Reason> {
     let cloud = surroundings.cloud.as_ref()?;
     let elsewhere = !agent.clouds.is_empty() && !agent.clouds.contains(cloud);
-    let text = || format!("it belongs to {}, this is {cloud}", agent.clouds.join(" and "));
+    let text = || format!("it belongs to {}, but this is {cloud}", agent.clouds.join(" and "));
     elsewhere.then(|| reason(ReasonKind::OtherCloud, text(), "the node's cloud"))
 }
 
 pub fn virtual_machine(agent: &Agent, surroundings: &Surroundings) -> Option<Reason> {
     let host = surroundings.hypervisor.as_ref().filter(|_| agent.bare_metal)?;
-    let text = format!("it is for real hardware, and this is a virtual machine ({host})");
+    let text = format!("it is for bare metal, but this is a virtual machine ({host})");
     Some(reason(ReasonKind::HardwareMissing, text, "the node's DMI"))
 }
 
@@ -101,13 +101,13 @@ pub fn registration_errors(agent: &Agent, unit: &str, activity: Option<&Activity
     Some(reason(ReasonKind::RegistrationErrors, text, format!("journal of {unit}")))
 }
 
-/// Agents that speak over the network if they work at all. Others may do their work without any socket.
+/// Agents that need the network to do their work.
 fn speaks_over_network(role: Role) -> bool {
     use Role::*;
     matches!(role, Orchestrator | Cloud | Observer | Access | Configuration | Security)
 }
 
-/// What supports other reasons, and never decides alone.
+/// Reasons that support others and never decide alone.
 pub fn weak(agent: &Agent, unit: &str, activity: Option<&Activity>) -> Vec<Reason> {
     let mut weak = Vec::new();
     let Some(activity) = activity else { return weak };
@@ -115,7 +115,7 @@ pub fn weak(agent: &Agent, unit: &str, activity: Option<&Activity>) -> Vec<Reaso
         && let Some(sockets) = activity.sockets
         && (sockets.listening, sockets.connected) == (0, 0)
     {
-        let text = "its processes have no internet socket, neither listening nor connected";
+        let text = "its processes have no internet socket, listening or connected";
         weak.push(reason(ReasonKind::NoSockets, text, format!("sockets of {unit}")));
     }
     if let Some(over) = activity.idle {
@@ -125,10 +125,10 @@ pub fn weak(agent: &Agent, unit: &str, activity: Option<&Activity>) -> Vec<Reaso
     weak
 }
 
-/// That it speaks with somebody.
+/// That it has network connections.
 pub fn connected(unit: &str, activity: Option<&Activity>) -> Option<Reason> {
     let n = activity?.sockets?.connected;
-    let text = format!("it has {} to others", plural(n, "connection", "connections"));
+    let text = format!("it has {}", plural(n, "network connection", "network connections"));
     (n > 0).then(|| reason(ReasonKind::AtWork, text, format!("sockets of {unit}")))
 }
 
@@ -153,10 +153,10 @@ pub fn harm_of_unit(agent: &Agent, unit: &str, activity: Option<&Activity>) -> (
     let (restarts, births) = (activity.restarts_per_hour, activity.cgroup_births_per_hour);
     let children = activity.failed_children_per_hour;
     note(restarts, RESTARTS_PER_HOUR, ReasonKind::Restarts, "it restarts", format!("systemd: {unit}"));
-    note(births, BIRTHS_PER_HOUR, ReasonKind::CgroupsBorn, "a cgroup is born below it", format!("cgroups of {unit}"));
-    let words = "its children fail and are started again";
+    note(births, BIRTHS_PER_HOUR, ReasonKind::CgroupsBorn, "cgroups are made below it", format!("cgroups of {unit}"));
+    let words = "its children fail and are restarted";
     note(children, RESTARTS_PER_HOUR, ReasonKind::Restarts, words, format!("exits of children of {unit}"));
-    let words = "its log says that what it runs was started again";
+    let words = "its log reports restarts of what it runs";
     note(
         logged_restarts(agent, activity),
         RESTARTS_PER_HOUR,
@@ -172,18 +172,18 @@ pub fn harm_of_unit(agent: &Agent, unit: &str, activity: Option<&Activity>) -> (
     (harm, reasons)
 }
 
-/// How often its log tells of restarts that systemd does not count, as those of ecs-init.
+/// How often its log reports restarts that systemd does not count, such as those by ecs-init.
 fn logged_restarts(agent: &Agent, activity: &Activity) -> Option<f64> {
     let lines = activity.log.as_ref()?.iter().filter(|l| agent.log_restarts.iter().any(|r| r.is_match(&l.text)));
     let times: Vec<u64> = lines.map(|l| l.real_ns).collect();
     let (first, last) = (times.first()?, times.last()?);
     let hours = last.saturating_sub(*first) as f64 / 3.6e12;
-    // The first of them begins the stretch.
+    // The first one only starts the clock.
     (times.len() > REPEATED && hours > 0.0).then(|| (times.len() - 1) as f64 / hours)
 }
 
-/// What to say of harm that is not seen or cannot be.
-pub fn words_of_harm(case: &Case<'_>, harm: Harm, booted: bool) -> Option<Reason> {
+/// What to say if no harm is seen or can be seen.
+pub fn words_of_harm(case: &AgentCase<'_>, harm: Harm, booted: bool) -> Option<Reason> {
     let name = case.name();
     match harm {
         Harm::Seen => None,
@@ -192,7 +192,7 @@ pub fn words_of_harm(case: &Case<'_>, harm: Harm, booted: bool) -> Option<Reason
             Some(reason(ReasonKind::Harmless, text, name))
         }
         Harm::CannotSee if booted => {
-            Some(unseen("whether it restarts or makes cgroups was not watched for long enough", name))
+            Some(unseen("not watched for long enough to see whether it restarts or makes cgroups", name))
         }
         Harm::CannotSee => {
             let text = "an image does not show whether it restarts or makes cgroups, and what is missing may be written at first boot";

@@ -10,10 +10,10 @@ pub enum Start {
     No(String),
 }
 
-/// How far a chain of timers and sockets is followed.
+/// Chains of timers and sockets are followed this far.
 const MAX_CHAIN: usize = 4;
 
-/// By name, so that partners are found.
+/// `units` by name: a timer or socket may start the unit.
 pub fn start_of(unit: &UnitFile, units: &HashMap<&str, &UnitFile>) -> Start {
     start(unit, units, MAX_CHAIN)
 }
@@ -27,18 +27,18 @@ fn start(unit: &UnitFile, units: &HashMap<&str, &UnitFile>, left: usize) -> Star
             let why = unit.bad.as_deref().unwrap_or("unknown");
             return Start::No(format!("cannot be loaded: {why}"));
         }
-        // Its target is judged.
-        Alias => return Start::No("is only another name".to_owned()),
+        // The target is judged instead.
+        Alias => return Start::No("is only an alias".to_owned()),
         _ => {}
     }
-    // A template itself does not run; its instances are units of their own.
+    // A template does not run; its instances are units of their own.
     if unit.name.contains("@.") {
         return Start::No("is a template".to_owned());
     }
-    // Conditions with `|` need only one of them to hold.
+    // Of conditions with `|` only one needs to hold.
     let unmet = unit.conditions.iter().find(|c| c.holds == Some(false) && !c.value.starts_with('|'));
     if let Some(condition) = unmet {
-        return Start::No(format!("does not start: {}={} does not hold", condition.key, condition.value));
+        return Start::No(format!("does not start: {}={} is not met", condition.key, condition.value));
     }
     match state {
         Enabled => return Start::Yes("is enabled".to_owned()),

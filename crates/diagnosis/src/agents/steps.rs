@@ -1,6 +1,6 @@
-//! What a step that we print would do.
+//! What a printed step would do.
 
-/// Programs that can take a unit or a package away, and the words by which they do.
+/// Programs that can remove a unit or package, and their verbs for it.
 const REMOVERS: &[(&str, &[&str])] = &[
     ("systemctl", &["disable", "mask", "stop", "kill", "revert"]),
     ("snap", &["remove", "disable", "stop"]),
@@ -17,7 +17,7 @@ const REMOVERS: &[(&str, &[&str])] = &[
     ("killall", &[]),
 ];
 
-/// Whether a step would take an agent away.
+/// Whether a step would remove an agent.
 pub fn recommends_removal(step: &str) -> bool {
     commands(step).any(|words| {
         words.iter().enumerate().any(|(i, word)| {
@@ -27,7 +27,7 @@ pub fn recommends_removal(step: &str) -> bool {
     })
 }
 
-/// What a step takes away by systemctl: all words after the verb that look like a unit.
+/// What a step removes by systemctl: all words after the verb that look like a unit.
 pub fn units_removed(step: &str) -> Vec<&str> {
     let mut units = Vec::new();
     for words in commands(step) {
@@ -38,7 +38,7 @@ pub fn units_removed(step: &str) -> Vec<&str> {
     units
 }
 
-/// The words of each command; prose around them is part of the one before.
+/// The words of each command; prose counts as part of the command before it.
 fn commands(step: &str) -> impl Iterator<Item = Vec<&str>> {
     let parts = step.split(['&', ';', '|', '(', ')', '`']);
     parts.map(|part| part.split_whitespace().map(|w| w.trim_end_matches([',', ':'])).collect())
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_away() {
+    fn steps_that_remove_are_recognised() {
         for step in [
             "systemctl disable --now x.service",
             "look first; then systemctl --root=/mnt mask x.service",

@@ -1,30 +1,30 @@
-//! From evidence to what is around the units of agents.
+//! Derives the surroundings of agents from evidence.
 
 use super::{Activity, Catalogue, Running, Sockets, Surroundings};
 use crate::cgroup_paths::is_same_or_below;
-use crate::units::churn::{Churning, Kind, churning};
+use crate::units::churn::{ChurnKind, Churning, churning};
 use crate::units::loops::{How, Loop, loops};
 use coroner_evidence::{CgroupChurn, Enablement, Evidence, Process, Unit, UnitFile, UnitLogLine};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-/// Births at the rate that counts as harm (one a minute) are expected twice within this. Shorter, none says nothing.
+/// At the rate that counts as harm (one birth per minute), two are expected within this time. Over a shorter one, none proves nothing.
 const LONG_ENOUGH: Duration = Duration::from_secs(120);
 
-/// A look shorter than this says nothing about CPU time: systemd reads what the kernel adds up per tick.
+/// A shorter look says nothing about CPU time: systemd reads what the kernel adds up per tick.
 const IDLE_AFTER: Duration = Duration::from_secs(5);
 
-/// What a thread that only wakes up for its timers uses in that time.
+/// More than a thread that only wakes up for its timers uses in that time.
 const IDLE_CPU_NS: u64 = 1_000_000;
 
 /// Older messages say nothing about now.
 const LOG_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// So many restarts within the window are a rate; one may be a single crash.
+/// This many restarts within the window make a rate; one may be a single crash.
 const SOME: u64 = 2;
 
-/// The unit files; of a node whose files were not read, what its manager says of each unit.
+/// The unit files, and what the manager says of units whose files were not read.
 pub fn known_units(evidence: &Evidence) -> Cow<'_, [UnitFile]> {
     let known: HashSet<&str> = evidence.unit_files.iter().map(|u| u.name.as_str()).collect();
     let mut more: BTreeMap<&str, UnitFile> = BTreeMap::new();
@@ -32,7 +32,7 @@ pub fn known_units(evidence: &Evidence) -> Cow<'_, [UnitFile]> {
         if unit.load_state == "not-found" || known.contains(unit.name.as_str()) {
             continue;
         }
-        // A unit without a file of its own (transient, an instance of a template) starts when somebody starts it.
+        // A unit without its own file (transient, a template instance) starts only when somebody starts it.
         let enablement = unit.unit_file_state.as_deref().and_then(Enablement::of_word).unwrap_or(Enablement::Static);
         let file = UnitFile {
             name: unit.name.clone(),
@@ -60,14 +60,14 @@ impl Surroundings {
             files: evidence.agent_files.clone(),
             ..Surroundings::default()
         };
-        // Nothing of an image runs, whatever runs on the machine that looks into it.
+        // What runs here does not belong to the image.
         if !booted {
             return surroundings;
         }
         surroundings.hypervisor = evidence.node.as_ref().and_then(|n| n.hypervisor.clone());
         surroundings.processes = (!evidence.processes.is_empty()).then(|| running(evidence, catalogue));
         surroundings.activity = activities(evidence, catalogue);
-        // Each look lists all that a runtime has.
+        // Each look lists all containers of a runtime.
         let mut last_look = HashMap::new();
         for container in &evidence.containers {
             let at = last_look.entry(&container.runtime).or_insert(container.at);
@@ -80,7 +80,7 @@ impl Surroundings {
     }
 }
 
-/// The processes of agents: by their name, or by the unit that they are in. Each once, as it was described last.
+/// The processes of agents, by name or by unit. Each once, as last described.
 pub(super) fn running(evidence: &Evidence, catalogue: &Catalogue) -> Vec<Running> {
     let known = |process: &&Process| {
         let by_name = || names(process).any(|name| catalogue.agents_of_process(name).next().is_some());
@@ -111,14 +111,14 @@ pub(super) fn running(evidence: &Evidence, catalogue: &Catalogue) -> Vec<Running
     running
 }
 
-/// What it calls itself, and the last parts of the paths of what it runs.
+/// Its comm, and the file names of what it runs.
 fn names(process: &Process) -> impl Iterator<Item = &str> {
     let words = process.command.iter().flat_map(|command| command.split_whitespace());
     let last_parts = words.map(|word| word.rsplit('/').next().unwrap_or(word));
     std::iter::once(process.comm.as_str()).chain(last_parts.filter(|name| *name != process.comm))
 }
 
-/// Of the units that the catalogue knows: all others are not judged.
+/// Only of units that the catalogue knows; others are not judged.
 fn activities(evidence: &Evidence, catalogue: &Catalogue) -> BTreeMap<String, Activity> {
     let mut looks: BTreeMap<&str, Vec<&Unit>> = BTreeMap::new();
     for unit in &evidence.units {
@@ -144,13 +144,13 @@ fn activities(evidence: &Evidence, catalogue: &Catalogue) -> BTreeMap<String, Ac
         .filter_map(|(name, mut looks)| {
             looks.sort_by_key(|u| u.at);
             let (first, last) = (*looks.first()?, *looks.last()?);
-            let births =
-                births(evidence, last, &makers).max_of(rate_of(&churning, name, |k| matches!(k, Kind::Cgroups { .. })));
+            let births = births(evidence, last, &makers)
+                .max_of(rate_of(&churning, name, |k| matches!(k, ChurnKind::Cgroups { .. })));
             let mut activity = Activity {
                 active: Some(matches!(last.active_state.as_str(), "active" | "activating" | "reloading")),
                 restarts_per_hour: restarts(first, last, loops.iter().find(|l| l.unit.name == name), evidence),
                 cgroup_births_per_hour: births,
-                failed_children_per_hour: rate_of(&churning, name, |k| matches!(k, Kind::Children(_))),
+                failed_children_per_hour: rate_of(&churning, name, |k| matches!(k, ChurnKind::Children(_))),
                 log: None,
                 sockets: sockets(evidence, name),
                 idle: idle(first, last),
@@ -178,12 +178,12 @@ fn per_hour(n: u64, over: Duration) -> Option<f64> {
     (over > Duration::ZERO).then(|| n as f64 * 3600.0 / over.as_secs_f64())
 }
 
-fn rate_of(churning: &[Churning<'_>], name: &str, kind: impl Fn(&Kind<'_>) -> bool) -> Option<f64> {
+fn rate_of(churning: &[Churning<'_>], name: &str, kind: impl Fn(&ChurnKind<'_>) -> bool) -> Option<f64> {
     let rates = churning.iter().filter(|c| c.unit == name && kind(&c.kind)).map(|c| c.per_hour);
     rates.reduce(f64::max)
 }
 
-/// How often it restarts. Two looks that show no restart, and no history of them, make a 0; one look alone does not.
+/// Restarts per hour. Two looks without a restart, and without a history of them, make a 0; one look does not.
 fn restarts(first: &Unit, last: &Unit, known: Option<&Loop<'_>>, evidence: &Evidence) -> Option<f64> {
     if let Some(rate) = known.filter(|l| l.how != How::Once).and_then(|l| l.per_hour) {
         return Some(rate);
@@ -191,7 +191,7 @@ fn restarts(first: &Unit, last: &Unit, known: Option<&Loop<'_>>, evidence: &Evid
     let anew = first.invocation_id != last.invocation_id || first.main_started != last.main_started;
     let rose = match (first.restarts, last.restarts) {
         (Some(a), Some(b)) if b >= a => b - a,
-        // It was set back: what it shows has come since.
+        // The counter was reset: what it shows came since.
         (Some(_), Some(b)) if anew => b,
         _ => 0,
     };
@@ -210,7 +210,7 @@ fn restarts(first: &Unit, last: &Unit, known: Option<&Loop<'_>>, evidence: &Evid
     }
 }
 
-/// Cgroups that were made below its own, or by its processes.
+/// Cgroups made below its own, or by its processes.
 fn births(evidence: &Evidence, unit: &Unit, makers: &HashMap<u32, &str>) -> Option<f64> {
     let own = |row: &&CgroupChurn| {
         let below = |path: &str| unit.cgroup.as_deref().is_some_and(|own| own != "/" && is_same_or_below(path, own));
@@ -237,7 +237,7 @@ fn idle(first: &Unit, last: &Unit) -> Option<Duration> {
     (same && over >= IDLE_AFTER && used < IDLE_CPU_NS).then_some(over)
 }
 
-/// Messages that still count. What a unit said before its last start is history, unless it starts again and again.
+/// Messages that still count. What a unit logged before its last start is history, unless it keeps restarting.
 fn recent(lines: &[&UnitLogLine], unit: &Unit, activity: &Activity, evidence: &Evidence) -> Vec<UnitLogLine> {
     let clocks = evidence.clocks.last();
     let mut since = clocks.map_or(0, |c| c.real_ns.saturating_sub(LOG_AGE.as_nanos() as u64));

@@ -8,7 +8,7 @@ fn enabled(name: &str) -> UnitFile {
     UnitFile { name: name.to_owned(), enablement: Enablement::Enabled, ..UnitFile::default() }
 }
 
-/// Answers: these files are there with these keys; all others are missing.
+/// These files exist with these keys; all others are missing.
 fn files(catalogue: &Catalogue, units: &[UnitFile], there: &[(&str, &[&str])]) -> Vec<FileAnswer> {
     let questions = catalogue.questions(units.iter().map(|u| u.name.as_str()));
     let answer = |question: FileQuestion| {
@@ -32,7 +32,7 @@ fn running(names: &[&str]) -> Option<Vec<Running>> {
     Some(names.iter().enumerate().map(process).collect())
 }
 
-/// The same message again and again, so many seconds apart.
+/// The same message `times` times, `apart` seconds apart.
 fn says(text: &str, times: u64, apart: u64) -> Option<Vec<UnitLogLine>> {
     let line = |i| UnitLogLine {
         unit: String::new(),
@@ -95,19 +95,19 @@ fn the_incident() {
 }
 
 #[test]
-fn the_same_agent_configured_is_nothing() {
+fn the_same_agent_configured_is_fine() {
     let units = [enabled(ECS)];
     let mut node = on_node(&units, &[CLUSTER]);
     node.processes = running(&["amazon-ecs-init"]);
     let ecs = judged(&units, &node, ECS);
     assert_eq!((ecs.verdict, kinds(&ecs)), (Verdict::Fine, vec![ReasonKind::Configured]));
-    // One failure in its log is no repetition.
+    // One failure in its log does not count.
     node.activity.get_mut(ECS).unwrap().log = says("Agent exited with code 1", 1, 15);
     assert_eq!(judged(&units, &node, ECS).verdict, Verdict::Fine);
 }
 
 #[test]
-fn an_idle_agent_is_a_milder_judgement() {
+fn an_idle_agent_is_judged_mildly() {
     let units = [enabled(ECS)];
     let ecs = judged(&units, &on_node(&units, &[]), ECS);
     assert_eq!((ecs.verdict, ecs.certainty, ecs.harm), (Verdict::Unused, Certainty::Possible, Harm::NotSeen));
@@ -143,8 +143,8 @@ fn two_configured_orchestrators_conflict() {
 }
 
 #[test]
-fn the_name_of_a_process_makes_no_owner() {
-    // Configured, beside a process that is called kubelet: nothing. With a configuration of its own the kubelet is an owner.
+fn a_process_name_alone_makes_no_owner() {
+    // Beside a mere process named kubelet, a configured agent is fine. With its own configuration the kubelet is an owner.
     let units = [enabled(ECS)];
     let mut node = on_node(&units, &[CLUSTER]);
     assert_eq!(judged(&units, &node, ECS).verdict, Verdict::Fine);
@@ -157,7 +157,7 @@ fn the_name_of_a_process_makes_no_owner() {
 }
 
 #[test]
-fn an_agent_that_speaks_with_somebody_may_be_configured_elsewhere() {
+fn an_agent_with_connections_may_be_configured_elsewhere() {
     let units = [enabled("datadog-agent.service")];
     let mut node = on_node(&units, &[]);
     let name = "datadog-agent.service";
@@ -234,7 +234,7 @@ fn an_agent_of_another_cloud() {
     let agent = judged(&units, &on_node(&units, &[]), "walinuxagent.service");
     assert_eq!((agent.verdict, kinds(&agent)[0]), (Verdict::Unused, ReasonKind::OtherCloud));
     assert!(agent.why[0].text.contains("azure") && agent.why[0].text.contains("aws"));
-    // An image that is for several clouds: which one is not known.
+    // An image for several clouds: which one is unknown.
     let units = [enabled("walinuxagent.service"), enabled("google-guest-agent.service")];
     let agent = judged(&units, &Surroundings::default(), "walinuxagent.service");
     assert_eq!(agent.verdict, Verdict::CannotTell);
@@ -243,7 +243,7 @@ fn an_agent_of_another_cloud() {
 
 #[test]
 fn blindness_is_not_evidence() {
-    // The file could not be read, and hardware does not show in an image.
+    // The file could not be read, and an image does not show hardware.
     let units = [enabled(ECS), enabled("ModemManager.service")];
     let mut image = Surroundings { files: files(&Catalogue::built_in(), &units, &[]), ..Surroundings::default() };
     for answer in &mut image.files {
@@ -257,7 +257,7 @@ fn blindness_is_not_evidence() {
     assert_eq!(judged(&units, &Surroundings::default(), ECS).verdict, Verdict::CannotTell);
 }
 
-/// A node with 400 units, of which a quarter are agents', and some thousand processes.
+/// A node with 400 units, a quarter of them agents', and 2,000 processes.
 fn big_node() -> Evidence {
     let catalogue = Catalogue::built_in();
     let known =
@@ -322,12 +322,12 @@ fn judging_a_big_node_costs_little() {
         took = took.min(start.elapsed());
     }
     println!("400 units, 2,000 processes, 2,000 lines: {took:?}");
-    // Both rules of agents judge; a debug build, or a machine under load, is much slower.
+    // Both agent rules judge. A debug build or a loaded machine is much slower.
     assert!(took < Duration::from_millis(if cfg!(debug_assertions) { 300 } else { 10 }), "{took:?}");
 }
 
 proptest! {
-    /// Whatever a unit's log, a user's catalogue, a process or a baseline says: an answer, and no panic.
+    /// Any log, user catalogue, process or baseline: an answer, no panic.
     #[test]
     fn any_evidence(
         said in prop::collection::vec((0usize..3, any::<u64>(), ".{0,60}"), 0..8),
@@ -362,7 +362,7 @@ proptest! {
         let _ = questions(&evidence);
     }
 
-    /// Nothing in the surroundings makes a way in be removed, or a unit that does not start be anything but fine.
+    /// Whatever the surroundings, a way in is never removed and a unit that does not start is fine.
     #[test]
     fn always_and_never(
         names in prop::sample::subsequence(

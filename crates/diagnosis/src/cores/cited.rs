@@ -1,4 +1,4 @@
-//! What several rules say of a core in the same words, and the facts they cite.
+//! Sentences about a core that several rules share, and the facts they cite.
 
 use super::threads::Who;
 use super::timeline::Shares;
@@ -8,10 +8,10 @@ use super::{Cores, FullCore};
 use crate::finding::{Fact, FactKey};
 use coroner_evidence::{CoreSet, Window};
 
-/// Victims named in a sentence; all others are counted.
+/// Victims named in a sentence; the rest are counted.
 const MOST_VICTIMS: usize = 3;
 
-/// `user 0 %, system 99 %, softirq 1 %`; what is nothing is left out, but for user and system.
+/// `user 0 %, system 99 %, softirq 1 %`; zero shares other than user and system are left out.
 pub fn shares_text(shares: &Shares) -> String {
     let mut parts = vec![format!("user {}", percent(shares.user)), format!("system {}", percent(shares.system))];
     for (name, share) in
@@ -31,7 +31,7 @@ pub fn victims_text(victims: &[Victim]) -> String {
         .map(|v| {
             let how = match (v.harm, v.still_waiting) {
                 (_, true) => " (still waiting)",
-                (Harm::Crowded, _) => " (taking turns, and it may run nowhere else)",
+                (Harm::Crowded, _) => " (pinned to this core, taking turns)",
                 (Harm::Starved, _) => "",
             };
             format!("{}{} {}{how}", v.who.name(), v.who.belongs_to(), span(v.waited_ns))
@@ -66,19 +66,18 @@ pub fn victim_fact(victim: &Victim) -> Fact {
     Fact::new(FactKey::Waited, victim.waited_ns / 1_000_000, source).of(who.name())
 }
 
-/// A core that was less busy than this takes on another thread or interrupt without harm.
+/// A core less busy than this can take another thread or interrupt.
 const TAKES_MORE: f64 = 0.5;
 
-/// Why a thread stays where it is: told by who advises and by who acts.
-pub const NO_ROOM: &str =
-    "no other core will do: each was at least half busy, or serves a NIC queue that would wait in its turn";
+/// Why a thread cannot be moved, with `TAKES_MORE` in words. Remedies and plans both say it.
+pub const NO_ROOM: &str = "every other core was at least 50 % busy or serves a NIC queue";
 
-/// The other cores that had room within a window, for smp_affinity_list; `None` if there were none.
+/// The other cores that had room within a window, as a list for smp_affinity_list.
 pub fn with_room(cores: &Cores, core: u32, window: Window) -> Option<String> {
     roomy(cores, core, window, |_| true)
 }
 
-/// The other cores that had room and that no queue of a NIC depends on, for the taskset of a thread.
+/// The other cores that had room and on which no NIC queue depends, as a list for taskset.
 pub fn with_room_for_thread(cores: &Cores, core: u32, window: Window) -> Option<String> {
     roomy(cores, core, window, |other| cores.queues(other).is_empty())
 }
@@ -91,29 +90,24 @@ fn roomy(cores: &Cores, core: u32, window: Window, fit: impl Fn(u32) -> bool) ->
     (!others.is_empty()).then(|| others.to_string())
 }
 
-/// What can be done about a thread that has a core: first its rank, then its place, then itself.
+/// What to do about a thread that fills a core: lower its priority, move it, stop it.
 pub fn culprit_steps(cores: &Cores, core: u32, window: Window, who: &Who) -> Vec<String> {
     let (name, tid) = (who.name(), who.tid);
     if who.kernel {
         return vec![format!(
-            "{name} is a kernel thread: do not change its class. See what it works on: `cat /proc/{tid}/stack`, `perf record -C {core} -g -- sleep 5`."
+            "{name} is a kernel thread: do not change its scheduling class. See what it is doing: `cat /proc/{tid}/stack`, `perf record -C {core} -g -- sleep 5`."
         )];
     }
     let mut steps = Vec::new();
     if who.class.is_real_time() {
-        steps.push(format!(
-            "Make {name} an ordinary thread: `chrt -o -p 0 {tid}`. It then takes turns with the others."
-        ));
+        steps.push(format!("Drop {name} to SCHED_OTHER: `chrt -o -p 0 {tid}`. It then takes turns with the others."));
     } else if who.nice < 0 {
-        steps.push(format!("Take away its precedence: `renice -n 0 -p {tid}`."));
+        steps.push(format!("Reset its nice value: `renice -n 0 -p {tid}`."));
     }
     let or = if steps.is_empty() { "Move" } else { "Or move" };
     match with_room_for_thread(cores, core, window) {
-        Some(others) => steps.push(format!("{or} {name} to where there is room: `taskset -pc {others} {tid}`.")),
-        None => steps.push(format!(
-            "There is no core to move it to: each other one was at least {} busy, or serves a NIC queue alone.",
-            percent(TAKES_MORE)
-        )),
+        Some(others) => steps.push(format!("{or} {name} to a core with room: `taskset -pc {others} {tid}`.")),
+        None => steps.push(format!("Moving it won't help: {NO_ROOM}.")),
     }
     steps.push("If it is not needed, stop it.".to_owned());
     steps

@@ -1,6 +1,6 @@
 //! What each core did, who owned it and who waited for it, derived from the evidence.
 //!
-//! Rules share one, [`crate::Case::cores`].
+//! Rules share one instance, [`crate::Case::cores`].
 
 pub mod cited;
 pub mod owners;
@@ -22,27 +22,26 @@ use threads::Threads;
 use timeline::{Averages, Saturation, Shares, Stretch, Timeline};
 use waits::{Harm, Victim, Waits};
 
-/// The other cores have room while their average is below this: threads that may move would have been moved there. With
-/// two cores the average of the others is the one other core.
+/// The other cores have room if they average less than this: the scheduler would have moved threads there.
 pub const ROOM: f64 = 0.8;
 
-/// A thread that spends this part of its run time in the kernel is there for one thing.
+/// A thread with this share of its run time in the kernel is busy there, not just passing through.
 pub const IN_KERNEL: f64 = 0.9;
-/// In a longer watch one asks when it was.
+/// After a longer watch a finding says when it happened.
 const LONG_WATCH: Duration = Duration::from_secs(15);
-/// A reign of at least this part of a stretch is the stretch, but for so much at its ends.
+/// A reign that covers this share of a stretch stands for all of it, unless more than `MUCH` is missing at an end.
 const NEARLY_ALL: f64 = 0.9;
 const MUCH: Duration = Duration::from_secs(2);
-/// Of threads that had a core one after the other so many are told: nobody reads fifty findings.
+/// If many threads owned a core in turn, only this many get a finding: nobody reads fifty.
 const MOST_OWNERS: usize = 3;
-/// Threads that are pinned to a core share it if they have this part of its busy time together …
+/// Threads pinned to a core share it if together they have this share of its busy time …
 const SHARED: f64 = 0.8;
-/// … and the first has at most so many times what the second has.
+/// … and the first has at most this many times the run time of the second.
 const ALIKE: f64 = 1.5;
-/// Half of the time, with a little left to others: two threads that share a core wait half of the time each.
+/// Two threads that share a core each wait half of the time, less what others use.
 const HALF: f64 = 0.45;
 
-/// Others have their turn so often on a core that is free to them: of the kernel's own threads alone some run there each second.
+/// On a core that others can use, at least this many slices a second go to them: the kernel's own threads alone need some.
 const TURNS_PER_SECOND: f64 = 2.0;
 
 pub struct Cores<'a> {
@@ -55,17 +54,17 @@ pub struct Cores<'a> {
     pub nics: Vec<&'a Nic>,
 }
 
-/// A core that was full for a second or more, with all that matters about it.
+/// A core that was full for a second or more.
 #[derive(Debug, Clone)]
 pub struct FullCore {
     pub core: u32,
-    /// The stretch that tells most: one thread's before many's, of equals the longest.
+    /// The clearest stretch: one owned by a single thread first, then the longest.
     pub stretch: Stretch,
-    /// All that there were, in their order.
+    /// All stretches, oldest first.
     pub windows: Vec<Window>,
-    /// How long together.
+    /// Their total length.
     pub total_ns: u64,
-    /// More threads that had it in turn and are not told one by one: how many, and how long.
+    /// Further owners that get no finding of their own: how many, and for how long in total.
     pub more_owners: (usize, u64),
     /// The average of the other cores meanwhile; `None` on a node with one core.
     pub others: Option<Shares>,
@@ -73,12 +72,12 @@ pub struct FullCore {
     pub node: Shares,
     pub ownership: Ownership,
     pub victims: Vec<Victim>,
-    /// The threads that are pinned to it and work there.
+    /// The threads pinned to it that run there.
     pub pinned: Vec<Sharer>,
 }
 
 impl FullCore {
-    /// All of them as one: the first, and when the others were.
+    /// Merges them: the first, with the windows of all.
     fn together(all: Vec<FullCore>) -> Option<FullCore> {
         let total_ns = all.iter().map(|f| f.total_ns).fold(0u64, u64::saturating_add);
         let mut windows: Vec<Window> = all.iter().flat_map(|f| f.windows.iter().copied()).collect();
@@ -86,37 +85,37 @@ impl FullCore {
         all.into_iter().next().map(|first| FullCore { windows, total_ns, ..first })
     }
 
-    /// The thread that owns it, if it is one.
+    /// The thread that owns it, if a single one does.
     pub fn only_thread(&self) -> Option<u32> {
         self.ownership.owner().filter(|_| self.ownership.is_one_thread())?.who().map(|who| who.tid)
     }
 
-    /// ` 3 more threads had the core in turn, 6.6 s in all.`, if there were.
+    /// ` 3 more threads owned the core at other times, 6.6 s in total.`; empty if there were none.
     pub fn more_owners_text(&self) -> String {
         match self.more_owners {
             (0, _) => String::new(),
-            (1, ns) => format!(" One more thread had the core in turn, for {}.", words::span(ns)),
-            (n, ns) => format!(" {n} more threads had the core in turn, {} in all.", words::span(ns)),
+            (1, ns) => format!(" One more thread owned the core at another time, for {}.", words::span(ns)),
+            (n, ns) => format!(" {n} more threads owned the core at other times, {} in total.", words::span(ns)),
         }
     }
 
-    /// When it was so for the last time.
+    /// The end of its last full stretch.
     pub fn until(&self) -> Time {
         self.windows.iter().map(|window| window.to).max().unwrap_or(self.stretch.window.to)
     }
 
-    /// When it was so for the first time.
+    /// The start of its first full stretch.
     pub fn since(&self) -> Time {
         self.windows.first().map_or(self.stretch.window.from, |window| window.from)
     }
 
-    /// The same core at the same time.
+    /// Whether both are about the same core at the same time.
     pub fn overlaps(&self, other: &FullCore) -> bool {
         let mut pairs = self.windows.iter().flat_map(|own| other.windows.iter().map(move |others| (own, others)));
         self.core == other.core && pairs.any(|(own, others)| own.from < others.to && others.from < own.to)
     }
 
-    /// Threads that are pinned to this core have it together, about alike: none of them owns it, and none can leave.
+    /// Threads pinned to this core share it about equally: none owns it, and none can leave.
     pub fn is_shared_by_pinned(&self) -> bool {
         let [first, second, ..] = self.pinned.as_slice() else { return false };
         let together = self.pinned.iter().fold(0.0, |sum, s| sum + s.share);
@@ -124,7 +123,7 @@ impl FullCore {
         !by_rank && together >= SHARED && first.share <= ALIKE * second.share
     }
 
-    /// They share it, and one of them waited for about half of the time or more.
+    /// They share it, and one of them waited about half of the time or more.
     pub fn is_crowded_by_pinning(&self) -> bool {
         let half = HALF * self.stretch.window.length().as_nanos() as f64;
         let crowded = |v: &Victim| v.harm == Harm::Crowded || self.pinned.iter().any(|s| s.line == v.line);
@@ -135,21 +134,21 @@ impl FullCore {
         self.others.is_some_and(|others| others.busy() < ROOM)
     }
 
-    /// A real-time thread keeps ordinary ones off: that is never a matter of taking turns, however full the node is.
+    /// A real-time thread keeps ordinary ones off: that is never just taking turns, however full the node is.
     pub fn is_outranked(&self) -> bool {
         let real_time = self.ownership.owner().and_then(|o| o.who()).is_some_and(|who| who.class.is_real_time());
         real_time && self.victims.iter().any(|v| v.harm == Harm::Starved && !v.who.class.is_real_time())
     }
 
-    /// A thread in the kernel kept a kernel thread off for long in one go. No slice lasts that long: it could not be preempted, or
-    /// its cgroup weighs far more than kernel threads do.
+    /// A thread in the kernel kept a kernel thread waiting longer than any slice lasts: it could not be preempted, or its cgroup
+    /// far outweighs kernel threads.
     pub fn is_stuck(&self) -> bool {
         let in_kernel =
             self.ownership.owner().is_some_and(|o| o.who().is_some() && o.system_share.is_some_and(|s| s >= IN_KERNEL));
         in_kernel && self.victims.iter().any(|v| v.who.kernel && v.longest_ns >= waits::VICTIM_WAITED_NS)
     }
 
-    /// Somebody was kept off in a way that is no matter of turns, however full the node is.
+    /// A thread was kept off in a way that a full node does not explain.
     pub fn is_unfair(&self) -> bool {
         self.is_outranked() || self.is_stuck()
     }
@@ -174,7 +173,7 @@ pub struct CoreSummary {
     pub shares: Shares,
     /// The window in equal parts; `None` where the core was not seen.
     pub strip: Vec<Option<Shares>>,
-    /// When it was full for a second or more.
+    /// How long it was full, in stretches of a second or more.
     pub full_ns: u64,
     pub ownership: Ownership,
     /// `eth0 rx-3`: NIC queues that no other core serves.
@@ -182,22 +181,23 @@ pub struct CoreSummary {
 }
 
 impl<'a> Cores<'a> {
-    /// What a rule answers that needs a second of them ([`Timeline::lasts`]) where there is none.
+    /// The answer of a rule that needs a second of core times ([`Timeline::lasts`]) if there is none.
     pub fn not_watched(&self) -> Answer {
         let unseen = self.evidence.why_unseen(probe::CORES);
         Answer::CannotTell {
-            because: unseen.map_or_else(|| "the cores were not watched for a second".to_owned(), |u| u.why.clone()),
+            because: unseen
+                .map_or_else(|| "the cores were watched for less than a second".to_owned(), |u| u.why.clone()),
             how_to_see: unseen.map_or_else(|| "watch for at least 2 s: --for 5s".to_owned(), |u| u.how_to_see.clone()),
         }
     }
 
-    /// `, from 10:22:24.0Z on`, where so much was watched that one must ask.
+    /// ` from 10:22:24.0Z` if the watch was long; empty otherwise.
     pub fn when(&self, at: Time) -> String {
         let long = self.evidence.window().is_some_and(|window| window.length() > LONG_WATCH);
         let Some(clocks) = self.evidence.clocks.last().filter(|_| long) else { return String::new() };
         let tenths = clocks.real_ns_of(at) / 100_000_000;
         let of_day = tenths / 10 % 86_400;
-        format!(", from {:02}:{:02}:{:02}.{}Z on", of_day / 3600, of_day / 60 % 60, of_day % 60, tenths % 10)
+        format!(" from {:02}:{:02}:{:02}.{}Z", of_day / 3600, of_day / 60 % 60, of_day % 60, tenths % 10)
     }
 
     pub fn of(evidence: &'a Evidence) -> Cores<'a> {
@@ -232,24 +232,24 @@ impl<'a> Cores<'a> {
             .victims(&self.threads, core, &[window], |line| self.charges.run_ns(&self.timeline, core, line, window));
         let owner = ownership.owner().and_then(|o| o.who());
         let by_rank = owner.is_some_and(|who| who.class.is_real_time());
-        // While the hypervisor has the core everybody on it waits, and nobody on the node is to blame.
+        // While the hypervisor has the core every thread on it waits, and nothing on the node is to blame.
         let stolen = self.timeline.shares(core, window).map_or(0.0, |s| s.steal) * window.length().as_nanos() as f64;
         victims.retain(|victim| {
             if victim.waited_ns.saturating_sub(stolen as u64) < waits::VICTIM_WAITED_NS {
                 return false;
             }
             let is_owner = owner.is_some_and(|who| who.tid == victim.who.tid);
-            // Who asked to be served last is not wronged by waiting for its equals.
+            // A niced thread asked to run last: waiting for ordinary ones does not harm it.
             let humble = victim.who.nice > 0 && !by_rank;
-            // We are not the patient; but that we were kept off by rank proves that everybody was.
+            // We are not the patient. But if a real-time thread kept us off, it kept everybody off.
             let ourselves = self.threads.lines[victim.line].is_observer() && !by_rank;
             !is_owner && !humble && !ourselves
         });
         victims
     }
 
-    /// Its owner is at work in the kernel, and neither stuck there nor in anybody's way: whoever came ran at once, and the owner itself may
-    /// go elsewhere.
+    /// Its owner works in the kernel without being stuck or in the way: other threads ran at once, and the owner may run on
+    /// other cores.
     pub fn is_free(&self, full: &FullCore) -> bool {
         let may_leave = |who: &threads::Who| who.affinity.as_ref().is_some_and(|cores| cores.single().is_none());
         let owner = full.ownership.owner().and_then(|owner| owner.who());
@@ -258,7 +258,7 @@ impl<'a> Cores<'a> {
             && self.others_ran_at_once(full.core, full.stretch.window, &full.ownership)
     }
 
-    /// Whether threads other than the owner ran on a core within a window, and none of them was seen to wait long for it.
+    /// Whether threads other than the owner ran on a core within a window, and none was seen to wait long for it.
     fn others_ran_at_once(&self, core: u32, window: Window, ownership: &Ownership) -> bool {
         let owner = ownership.owner().and_then(|o| o.who()).map(|who| who.tid);
         let inside =
@@ -275,7 +275,7 @@ impl<'a> Cores<'a> {
             && self.waits.longest_within(core, window, is_other) < waits::LONG_WAIT_NS
     }
 
-    /// The queues that cannot do without this core.
+    /// The NIC queues that no other core serves.
     pub fn queues(&self, core: u32) -> Vec<(&'a Nic, &'a NicQueue)> {
         self.nics
             .iter()
@@ -289,14 +289,14 @@ impl<'a> Cores<'a> {
         self.queues(core).iter().map(|(nic, queue)| format!("{} {}", nic.display_name(), queue.label())).collect()
     }
 
-    /// The cores that were full, each with the stretch that tells most of those that pass `accept`.
+    /// The cores that were full, each with its clearest stretch among those that pass `accept`.
     pub fn full(&self, saturation: Saturation, accept: impl Fn(&FullCore) -> bool) -> Vec<FullCore> {
         let by_core = self.full_apart(saturation, accept).into_values();
         by_core.filter_map(FullCore::together).collect()
     }
 
-    /// The same, but if one thread had a core at one time and another one later, each is told: in a recording of minutes these are
-    /// two stories. The clearest of each core come first.
+    /// The same, but one entry for each owner of a core: in a recording of minutes these are separate events. The clearest of
+    /// each core come first.
     pub fn full_by_owner(&self, saturation: Saturation, accept: impl Fn(&FullCore) -> bool) -> Vec<FullCore> {
         let mut full = Vec::new();
         for apart in self.full_apart(saturation, accept).into_values() {
@@ -319,13 +319,13 @@ impl<'a> Cores<'a> {
         full
     }
 
-    /// By core the stretches that pass `accept` and do not overlap, those that tell most first.
+    /// By core, the stretches that pass `accept` and do not overlap, the clearest first.
     fn full_apart(&self, saturation: Saturation, accept: impl Fn(&FullCore) -> bool) -> BTreeMap<u32, Vec<FullCore>> {
         let mut by_core: BTreeMap<u32, Vec<Stretch>> = BTreeMap::new();
         for stretch in self.timeline.stretches(saturation) {
             by_core.entry(stretch.core).or_default().push(stretch);
         }
-        // Cores that were full together were full at the same time: the average is the same for all of them.
+        // Cores that were full at the same time share one average.
         let mut averages: HashMap<(Time, Time), Averages> = HashMap::new();
         let mut full = BTreeMap::new();
         for (core, stretches) in by_core {
@@ -337,11 +337,11 @@ impl<'a> Cores<'a> {
                 accepted.push(self.full_core(stretch, averages));
             }
             accepted.retain(&accept);
-            // What one thread did says more than what all did together, which may contain it.
+            // A stretch of one thread says more than a longer one that contains it.
             if accepted.iter().any(|f| f.ownership.is_one_thread()) {
                 accepted.retain(|f| f.ownership.is_one_thread());
             }
-            // The clearest first (in steps of a fifth), of equals the longest.
+            // The clearest first (the owner's share in steps of a fifth), then the longest.
             let clarity = |f: &FullCore| f.ownership.owner().map_or(0, |o| (o.share * 5.0).round() as u32);
             accepted.sort_by_key(|f| std::cmp::Reverse((clarity(f), f.total_ns)));
             let mut apart: Vec<Window> = Vec::new();
@@ -356,7 +356,7 @@ impl<'a> Cores<'a> {
         full
     }
 
-    /// A stretch in which the core was taken by one thread for a part of the time only is about that part.
+    /// If one thread had the core for part of a stretch only, that part becomes a stretch of its own.
     fn reigns(&self, stretch: Stretch) -> Vec<Stretch> {
         let reigns = self.charges.reigns(stretch.core, stretch.window);
         let whole = stretch.window.length().mul_f64(NEARLY_ALL);
@@ -365,7 +365,7 @@ impl<'a> Cores<'a> {
         }
         let line = self.timeline.lines.get(&stretch.core);
         if let Some(reign) = reigns.iter().find(|reign| reign.length() >= whole) {
-            // Of a long stretch the tenth that was before it, or after, is long, too.
+            // A tenth of a long stretch is long, too: cut it off.
             let window = Window {
                 from: if reign.from.since(stretch.window.from) > MUCH { reign.from } else { stretch.window.from },
                 to: if stretch.window.to.since(reign.to) > MUCH { reign.to } else { stretch.window.to },
@@ -396,7 +396,7 @@ impl<'a> Cores<'a> {
         }
     }
 
-    /// Why victims cannot be told, if so: (because, how to see).
+    /// Why waiting threads cannot be seen, if so: (because, how to see).
     pub fn waits_hidden(&self) -> Option<(String, String)> {
         use coroner_evidence::probe;
         let unseen = self.evidence.why_unseen(probe::TASKS).or(self.evidence.why_unseen(probe::RUN_QUEUE));
@@ -407,7 +407,7 @@ impl<'a> Cores<'a> {
         if self.threads.lines.is_empty() {
             return Some(or_else(
                 "no thread was sampled",
-                "run in the node's own PID namespace, where /proc shows every process (as root if hidepid is set)",
+                "run in the host's PID namespace, where /proc shows every process (as root if hidepid is set)",
             ));
         }
         if !self.threads.show_waits() {
@@ -418,8 +418,8 @@ impl<'a> Cores<'a> {
         }
         if !self.threads.show_kernel_threads() {
             return Some(or_else(
-                "kernel threads could not be seen, which are the first to starve",
-                "run as root in the node's own PID namespace, without hidepid",
+                "kernel threads, the first to starve, are hidden",
+                "run as root in the host's PID namespace, without hidepid",
             ));
         }
         None

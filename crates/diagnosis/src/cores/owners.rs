@@ -1,8 +1,8 @@
 //! Who owned a core over a stretch of time.
 //!
-//! A thread's run time between two samples is charged to the core it was seen on at both; if it moved, half to each. Within
-//! those two samples the time is laid where the core was busy: a thread that ran 3 s between samples 5 s apart, on a core
-//! that was busy for those 3 s and idle before, ran in those 3 s.
+//! A thread's run time between two samples is charged to the core it was seen on at both; if it moved, half to each. Between
+//! the samples the time is placed where the core was busy: a thread that ran 3 s between samples 5 s apart, on a core that
+//! was idle for 2 s and then busy for 3 s, ran in those 3 s.
 
 use super::threads::{Threads, Who};
 use super::timeline::{LOOK_JITTER_NS, SATURATED_FOR_NS, Shares, Timeline};
@@ -11,13 +11,13 @@ use coroner_evidence::{Evidence, Source, Window};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
-/// Who has half of the busy time owns the core; nobody else can have more.
+/// The owner has at least half of a core's busy time: no other can have more.
 pub const OWNER_SHARE: f64 = 0.5;
-/// A thread reigns on a core if it has this part of it, over a second or more …
+/// A thread reigns on a core if it has this share of it for a second or more …
 const REIGN: f64 = 0.8;
-/// … and this part of each step: real-time throttling takes 50 ms out of some of them.
+/// … and this share of each step: real-time throttling takes 50 ms out of some steps.
 const REIGN_STEP: f64 = 0.4;
-/// A pinned thread with less than this part of a core's busy time hardly shares it.
+/// A pinned thread with less than this share of a core's busy time hardly counts.
 const SHARER: f64 = 0.1;
 /// Softirqs that do work of their own. The others (TIMER, SCHED, RCU) fire on every tick and cost next to nothing.
 const WORKING_SOFTIRQS: [&str; 7] = ["NET_RX", "NET_TX", "BLOCK", "IRQ_POLL", "TASKLET", "HI", "HRTIMER"];
@@ -26,14 +26,14 @@ const WORKING_SOFTIRQS: [&str; 7] = ["NET_RX", "NET_TX", "BLOCK", "IRQ_POLL", "T
 #[serde(rename_all = "lowercase")]
 pub enum OwnerKind {
     Thread(Box<Who>),
-    /// No single thread, but those of one process together.
+    /// No single thread, but the threads of one process together.
     Process {
         who: Box<Who>,
         threads: usize,
     },
     /// `NET_RX`
     Softirq(Option<String>),
-    /// Its number or letters in /proc/interrupts.
+    /// Its name in /proc/interrupts.
     Interrupt(Option<String>),
     Hypervisor,
 }
@@ -41,9 +41,9 @@ pub enum OwnerKind {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Owner {
     pub kind: OwnerKind,
-    /// Of the core's busy time.
+    /// Share of the core's busy time.
     pub share: f64,
-    /// How much of the owner's own time was spent in the kernel. `None` if its ticks do not tell.
+    /// Share of the owner's run time spent in the kernel. `None` if it has too few ticks.
     pub system_share: Option<f64>,
 }
 
@@ -68,7 +68,7 @@ impl Owner {
         }
     }
 
-    /// Name, and where it belongs.
+    /// The name, with process, unit and job.
     pub fn described(&self) -> String {
         match &self.kind {
             OwnerKind::Thread(who) => format!("{}{}", who.name(), who.belongs_to()),
@@ -84,9 +84,9 @@ impl Owner {
 #[serde(rename_all = "lowercase")]
 pub enum Ownership {
     Owned(Owner),
-    /// Threads that are known, none of them with most of it; which.
+    /// Known threads shared it and none owned it; says which.
     Shared(String),
-    /// Why nobody can be named.
+    /// Why no owner can be named.
     Unknown(String),
 }
 
@@ -103,14 +103,14 @@ impl Ownership {
     }
 
     pub fn name(&self) -> String {
-        self.owner().map_or_else(|| "nobody in particular".to_owned(), Owner::name)
+        self.owner().map_or_else(|| "no single owner".to_owned(), Owner::name)
     }
 }
 
-/// A thread that is pinned to a core, and its part of the core's busy time.
+/// A thread pinned to a core, and its share of the core's busy time.
 #[derive(Debug, Clone, Copy)]
 pub struct Sharer {
-    /// Its place in [`Threads::lines`].
+    /// Index into [`Threads::lines`].
     pub line: usize,
     pub share: f64,
 }
@@ -171,7 +171,7 @@ impl Charges {
         });
     }
 
-    /// All run time on a core: whose it is (its place in [`Threads::lines`]), between which two samples, how many nanoseconds.
+    /// All run time on a core: the thread (index into [`Threads::lines`]), between which two samples, nanoseconds.
     pub fn on_core(&self, core: u32) -> impl Iterator<Item = (usize, Window, f64)> + '_ {
         let charges = self.by_core.get(&core).map_or(&[][..], Vec::as_slice);
         charges.iter().map(|charge| (charge.line, charge.window, charge.run_ns))
@@ -182,7 +182,7 @@ impl Charges {
         self.within(timeline, core, window).filter(|c| c.line == line).map(|c| c.run_ns).sum()
     }
 
-    /// The user threads that may run on this core only, with their parts of its busy time, the largest first. Those that hardly
+    /// The user threads that may run on this core only, with their shares of its busy time, largest first; those that hardly
     /// ran are left out.
     pub fn pinned(&self, threads: &Threads, timeline: &Timeline, core: u32, window: Window) -> Vec<Sharer> {
         let mut by_thread: BTreeMap<usize, f64> = BTreeMap::new();
@@ -202,8 +202,8 @@ impl Charges {
         sharers
     }
 
-    /// When one thread had a core nearly for itself, for a second or more, within a window. On a core that is always busy the
-    /// reign of a single thread is otherwise lost in the average.
+    /// When one thread had a core nearly to itself for a second or more. On a core that is always busy, averages hide such a
+    /// reign.
     pub fn reigns(&self, core: u32, window: Window) -> Vec<Window> {
         let ratio = |c: &Charge| c.run_ns / (c.window.length().as_nanos() as f64).max(1.0);
         let charges = self.by_core.get(&core).map_or(&[][..], Vec::as_slice);
@@ -212,7 +212,7 @@ impl Charges {
         };
         let mut reigns = Vec::new();
         for mut run in charges.chunk_by(follows) {
-            // The first and the last step may hold its beginning and its end.
+            // The reign may begin or end in the middle of a step: drop such steps.
             while let [first, rest @ ..] = run
                 && ratio(first) < REIGN
             {
@@ -266,7 +266,7 @@ impl Charges {
         })
     }
 
-    /// Who owned the core.
+    /// Who owned a core within a window.
     pub fn owner(
         &self,
         evidence: &Evidence,
@@ -276,7 +276,7 @@ impl Charges {
         window: Window,
     ) -> Ownership {
         let Some(shares) = timeline.shares(core, window) else {
-            return Ownership::Unknown(format!("core {core} was not seen"));
+            return Ownership::Unknown(format!("core {core} was not sampled"));
         };
         let owned = |kind, share| Ownership::Owned(Owner { kind, share, system_share: None });
         let busy = shares.busy();
@@ -286,7 +286,7 @@ impl Charges {
         if shares.steal / busy >= OWNER_SHARE {
             return owned(OwnerKind::Hypervisor, shares.steal / busy);
         }
-        // Interrupts come first: their time is also in the run time of whichever thread they interrupt.
+        // Interrupts come first: the run time of the interrupted thread includes theirs.
         if shares.interrupts() / busy >= OWNER_SHARE {
             return owned(interrupt_owner(evidence, core, window, &shares), shares.interrupts() / busy);
         }
@@ -310,11 +310,11 @@ impl Charges {
             Ownership::Owned(Owner {
                 kind,
                 share: (total.run_ns / busy_ns).min(1.0),
-                // A few ticks do not tell.
+                // Too few ticks make no ratio.
                 system_share: (ticks >= 5.0).then(|| total.system_ticks / ticks),
             })
         };
-        // Equal ones in the order of their numbers, so that the same evidence gives the same answer.
+        // Ties go by index, so that the same evidence gives the same answer.
         let longest = |a: &(usize, Total), b: &(usize, Total)| a.1.run_ns.total_cmp(&b.1.run_ns).then(b.0.cmp(&a.0));
         if let Some((line, total)) = by_thread.iter().map(|(l, t)| (*l, *t)).max_by(longest)
             && total.run_ns >= OWNER_SHARE * busy_ns
@@ -352,21 +352,21 @@ impl Charges {
             names.sort_by(|a, b| longest(b, a));
             let (line, total) = names[0];
             Ownership::Shared(format!(
-                "it was shared by {} threads, the largest being {} with {}",
+                "it was shared by {} threads; {} had the most, {} of its busy time",
                 by_thread.len(),
                 threads.lines[line].who().name(),
                 percent(total.run_ns / busy_ns)
             ))
         } else {
             Ownership::Unknown(format!(
-                "the sampled threads explain only {} of its busy time: short-lived processes, or threads hidden from us",
+                "the sampled threads account for only {} of its busy time; the rest may be short-lived processes or hidden threads",
                 percent(explained / busy_ns)
             ))
         }
     }
 }
 
-/// Which interrupt or softirq came most often on that core.
+/// The interrupt or softirq that came most often on that core.
 fn interrupt_owner(evidence: &Evidence, core: u32, window: Window, shares: &Shares) -> OwnerKind {
     let subject = format!("cpu{core}");
     let most = |source: Source, of: &dyn Fn(&str) -> bool| {
@@ -386,14 +386,14 @@ fn interrupt_owner(evidence: &Evidence, core: u32, window: Window, shares: &Shar
                 .or_else(|| most(Source::Softirqs, &|_| true)),
         )
     } else {
-        // Numbers are devices. Letters are the kernel's own, of which the timer (LOC) comes always.
+        // Numbers are devices; letters are the kernel's own, and the timer (LOC) always ticks.
         OwnerKind::Interrupt(
             most(Source::Interrupts, &|name| name != "LOC").or_else(|| most(Source::Interrupts, &|_| true)),
         )
     }
 }
 
-/// How much a counter moved from the last point before a window to the first after it.
+/// How much a counter rose from the last point before a window to the first after it.
 fn moved_around(evidence: &Evidence, source: Source, subject: &str, name: &str, window: Window) -> u64 {
     let points = evidence.counters.points(source, subject, name);
     let before = points.iter().rev().find(|p| p.at <= window.from).or(points.first());

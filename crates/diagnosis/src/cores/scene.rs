@@ -1,5 +1,5 @@
-//! Makes evidence for tests: a node is described in words (core 1 is in the kernel from second 1 to 4, this thread runs,
-//! that one waits), and the scene writes down what the kernel's files would have said, ten times a second.
+//! Makes evidence for tests: a test describes a node (core 1 is in the kernel from second 1 to 4, this thread runs, that one
+//! waits), and the scene records what the kernel's files would have said, ten times a second.
 
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{
@@ -7,11 +7,11 @@ use coroner_evidence::{
     ThreadSample, Time,
 };
 
-/// Boot was long ago.
+/// Long after boot.
 const START_MS: u64 = 1_000_000;
 
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub enum Load {
     User,
     System,
     Softirq,
@@ -23,9 +23,9 @@ pub enum Kind {
 pub enum Doing {
     Sleep,
     Run,
-    /// One single wait.
+    /// A single wait.
     Wait,
-    /// Takes turns: these parts of the time running and waiting, in so many slices a second.
+    /// Takes turns: these shares of the time running and waiting, in this many slices a second.
     Turns {
         run: f64,
         wait: f64,
@@ -38,7 +38,7 @@ pub struct Actor {
     process: Process,
     core: u32,
     doing: Vec<(f64, Doing)>,
-    /// Part of its run time that is in the kernel.
+    /// Share of its run time spent in the kernel.
     pub in_kernel: f64,
     /// Sampled at the first and last look only.
     rarely: bool,
@@ -74,7 +74,7 @@ impl Actor {
         Actor { thread, process, core, doing: Vec::new(), in_kernel: 0.0, rarely: false }
     }
 
-    /// A kernel thread that may run on its core only.
+    /// A kernel thread pinned to its core.
     pub fn kernel(tid: u32, comm: &str, core: u32) -> Actor {
         let mut actor = Actor::new(tid, comm, core).pinned();
         actor.thread.kernel = true;
@@ -131,7 +131,7 @@ impl Actor {
         self
     }
 
-    /// From now until that second. What comes first comes first.
+    /// What it does from the end of the previous `until` to this second.
     pub fn until(mut self, second: f64, doing: Doing) -> Actor {
         self.doing.push((second, doing));
         self
@@ -154,7 +154,7 @@ impl Actor {
                     run += time;
                     state = 'R';
                 }
-                // Counted only when it ended in running.
+                // The kernel counts a wait only when the thread gets to run.
                 Doing::Wait => {
                     state = 'R';
                     if more {
@@ -192,7 +192,7 @@ impl Actor {
 pub struct Scene {
     cores: u32,
     seconds: f64,
-    loads: Vec<(u32, f64, f64, Kind, f64)>,
+    loads: Vec<(u32, f64, f64, Load, f64)>,
     actors: Vec<Actor>,
     pub evidence: Evidence,
 }
@@ -202,7 +202,7 @@ pub fn time(second: f64) -> Time {
 }
 
 impl Scene {
-    /// With a ksoftirqd that sleeps, so that kernel threads are visible.
+    /// With a sleeping ksoftirqd, so that kernel threads are visible.
     pub fn new(cores: u32, seconds: f64) -> Scene {
         let mut evidence = Evidence::default();
         let at = time(0.0);
@@ -211,13 +211,13 @@ impl Scene {
             .with(Actor::kernel(20, "ksoftirqd/0", 0).until(1e9, Doing::Sleep))
     }
 
-    /// A core spends a part of its time this way.
-    pub fn load(mut self, core: u32, from: f64, to: f64, kind: Kind, share: f64) -> Scene {
+    /// A core spends this share of its time this way.
+    pub fn load(mut self, core: u32, from: f64, to: f64, kind: Load, share: f64) -> Scene {
         self.loads.push((core, from, to, kind, share));
         self
     }
 
-    pub fn all_cores(mut self, kind: Kind, share: f64) -> Scene {
+    pub fn all_cores(mut self, kind: Load, share: f64) -> Scene {
         for core in 0..self.cores {
             self.loads.push((core, 0.0, self.seconds, kind, share));
         }
@@ -229,7 +229,7 @@ impl Scene {
         self
     }
 
-    /// A device whose only queue is served by the interrupt of one core.
+    /// A device with one queue, whose interrupt one core serves.
     pub fn nic(mut self, name: &str, core: u32) -> Scene {
         self.evidence.nics.push(nic(name, core));
         self
@@ -251,10 +251,10 @@ impl Scene {
                 let all = (second * 100.0).round() as u64;
                 CoreTicks {
                     core,
-                    user: 1000 + ticks[Kind::User as usize],
-                    system: 1000 + ticks[Kind::System as usize],
-                    softirq: 1000 + ticks[Kind::Softirq as usize],
-                    irq: 1000 + ticks[Kind::Irq as usize],
+                    user: 1000 + ticks[Load::User as usize],
+                    system: 1000 + ticks[Load::System as usize],
+                    softirq: 1000 + ticks[Load::Softirq as usize],
+                    irq: 1000 + ticks[Load::Irq as usize],
                     idle: 9000 + all.saturating_sub(ticks.iter().sum()),
                     ..CoreTicks::default()
                 }

@@ -5,10 +5,10 @@ use coroner_evidence::{CoreSet, Evidence, Process, Thread, ThreadKey, ThreadSamp
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// Our own name: an observer that waits for a moment is nobody's victim, and what it costs is told elsewhere.
+/// Our own name: our threads are no victims, and observer-cost reports what they cost.
 pub const OBSERVER: &str = "coroner";
 
-/// A thread as a person wants it named.
+/// A thread, with everything that tells a person whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Who {
     pub tid: u32,
@@ -28,7 +28,7 @@ pub struct Who {
     pub nice: i8,
     /// Where it may run; `None` if that was not read.
     pub affinity: Option<CoreSet>,
-    /// It is one of ours.
+    /// One of our own threads.
     #[serde(skip)]
     pub observer: bool,
 }
@@ -52,8 +52,8 @@ impl Who {
         }
     }
 
-    /// Everything that helps to find who started it: ` (python3 train.py, a thread of process 4700, Ray job 02000000)`.
-    /// Empty if there is nothing more than the name.
+    /// Everything that helps to find out who started it: ` (python3 train.py, a thread of process 4700, Ray job 02000000)`.
+    /// Empty if only the name is known.
     pub fn belongs_to(&self) -> String {
         let mut parts = Vec::new();
         if self.kernel {
@@ -113,7 +113,7 @@ pub struct ThreadLine<'a> {
     pub key: ThreadKey,
     pub about: Option<&'a Thread>,
     pub process: Option<&'a Process>,
-    /// By time. A thread that was born while we watched begins with a sample of nothing consumed at its birth.
+    /// By time. A thread born while we watched begins with a sample of zeros at its birth.
     pub samples: Vec<ThreadSample>,
 }
 
@@ -190,7 +190,7 @@ fn samples_by_thread(evidence: &Evidence) -> Vec<(ThreadKey, Vec<ThreadSample>)>
 
 impl<'a> Threads<'a> {
     pub fn of(evidence: &'a Evidence) -> Threads<'a> {
-        // What was said last counts: class and affinity may have changed while we watched.
+        // The latest counts: class and affinity may have changed while we watched.
         let mut about: HashMap<ThreadKey, &Thread> = HashMap::new();
         for thread in &evidence.threads {
             let latest = about.entry(thread.key).or_insert(thread);
@@ -220,18 +220,18 @@ impl<'a> Threads<'a> {
         told > 0 && told * 2 >= self.lines.len()
     }
 
-    /// Kernel threads are hidden by hidepid and inside containers.
+    /// hidepid and containers hide kernel threads.
     pub fn show_kernel_threads(&self) -> bool {
         self.lines.iter().any(|l| l.is_kernel())
     }
 }
 
-/// The moment a thread began, if that was while we watched: it had consumed nothing then.
+/// A sample of zeros at a thread's birth, if it was born while we watched.
 fn birth(evidence: &Evidence, first_look: Option<Time>, samples: &[ThreadSample]) -> Option<ThreadSample> {
     let (first, first_look) = (samples.first()?, first_look?);
     let since_boot_ns = first.key.started.checked_mul(10_000_000)?;
     let at = match evidence.clocks.last() {
-        // Starts are counted with time in suspend, evidence without.
+        // Start times include time in suspend, evidence does not.
         Some(clocks) => {
             let offset = i128::from(clocks.boot_ns) - i128::from(clocks.at.0);
             Time(u64::try_from(i128::from(since_boot_ns) - offset).ok()?)

@@ -1,27 +1,25 @@
-//! The core meter: from the ticks of /proc/stat to shares of time and to stretches in which a core was full.
+//! The core meter: turns the ticks of /proc/stat into shares of time and into stretches in which a core was full.
 //!
-//! There is one. The rules feed it a whole recording ([`Timeline::of`]); the recorder feeds it look by look and keeps the last
-//! seconds ([`Timeline::keeping`]) for its triggers, /metrics and the rows of its minutes; `coroner cores`, the page and the
-//! progress line read their shares from it. A look costs a few operations for each core, however much is kept.
+//! It is the only one. The rules feed it a whole recording ([`Timeline::of`]); the recorder feeds it look by look and keeps the
+//! last seconds ([`Timeline::keeping`]) for its triggers, /metrics and the roll-ups; `coroner cores`, the page and the progress
+//! line read their shares from it. A look costs a few operations per core, however much is kept.
 //!
-//! What the counters do, and what the meter makes of it:
+//! What the counters do, and how the meter deals with it:
 //! - **Ticks are coarse**: 1/100 s, so a step of 100 ms holds ten of them. Thresholds look at windows of a second; single steps
-//!   only draw the strip that people look at. A window cuts through its first and last tick, so one tick may be missing.
-//! - **Idle and iowait step backwards**, because an idle period that has not ended yet counts as one or the other, depending on
-//!   whether a thread waits for a disk at the moment of the look (kernel/time/tick-sched.c, get_cpu_sleep_time_us). Their sum
-//!   stays, so the two are counted as one and then divided. A counter that falls all the same counts again once it passes its
-//!   highest value.
+//!   only draw the strip. A window cuts through its first and last tick, so one tick may be missing.
+//! - **Idle and iowait step backwards**: an idle period that has not ended counts as one or the other, depending on whether a
+//!   thread waits for a disk at the moment of the look (kernel/time/tick-sched.c, get_cpu_sleep_time_us). Their sum is steady,
+//!   so it is counted and then divided. A counter that falls anyway counts again once it passes its highest value.
 //! - **Fewer ticks than time passed**, on tickless cores or while interrupts are off: up to a tenth is noise. If more is
-//!   missing, nothing is known of that time, and it counts as not busy.
+//!   missing, that time is unknown and counts as not busy.
 //! - **Counters that fall by 10 s, or rise by twice the time that passed**, belong to another boot. That step is not counted,
-//!   and no stretch reaches across it. The same goes for a core that was offline.
-//! - **Late looks** count in full, however late: the counters went on meanwhile. If they say that a core was full from one look
-//!   to the next, it was. The strip leaves pauses blank all the same, because an average is no picture.
+//!   and no stretch crosses it. The same goes for a core that was offline.
+//! - **Late looks** count in full, because the counters kept running: if they say that a core was full from one look to the
+//!   next, it was. The strip still leaves pauses blank, because an average would be no picture.
 //! - **Guest time** is part of user time, as in the kernel: on a host a virtual machine is a program like any other.
 //! - **Iowait is room**: the core could have run something else.
-//! - **Stolen time** belongs to nobody on this node. The core was wanted, so it counts as busy, and it was not free, so it does
-//!   not count as room: a core with 88 % system and 10 % steal is full. But a core of which the hypervisor took as much as the
-//!   node's own work got is short of time, not saturated: `cpu-steal` reports that, and the core is not full.
+//! - **Stolen time** counts as busy: the core was wanted and not free. A core with 88 % system and 10 % steal is full. But a
+//!   core of which the hypervisor took as much as the node's own work got is not full: `cpu-steal` reports it.
 
 use coroner_evidence::cores::{MAX_CORES, TICKS_PER_SECOND};
 use coroner_evidence::recording::TOGETHER;
@@ -32,12 +30,12 @@ use std::time::Duration;
 
 const NS_PER_TICK: f64 = 1e9 / TICKS_PER_SECOND as f64;
 
-/// A core is saturated at this share: 5 % is what real-time throttling leaves to others (sched_rt_runtime_us 950000), and
-/// what the counting of ticks cannot tell from nothing.
+/// A core is saturated at this share: the other 5 % is what real-time throttling leaves (sched_rt_runtime_us 950000), and too
+/// little for ticks to measure.
 pub const SATURATED: f64 = 0.95;
-/// How long it must last. Shorter spikes are everyday work; a NIC's watchdog waits for 5 s.
+/// How long it must last. Shorter spikes are normal; a NIC's watchdog waits 5 s.
 pub const SATURATED_FOR_NS: u64 = 1_000_000_000;
-/// Looks come every 100 ms but not exactly: ten steps of 99 ms are a second, too.
+/// Looks are not exactly 100 ms apart: ten steps of 99 ms count as a second.
 pub const LOOK_JITTER_NS: u64 = 25_000_000;
 /// Ticks that a window may miss at its ends.
 const TICK_SLACK: f64 = 1.0;
@@ -45,7 +43,7 @@ const TICK_SLACK: f64 = 1.0;
 const ACCOUNTED: f64 = 0.9;
 /// A counter that falls by more than this (10 s) was reset; less is a step backwards.
 const RESET_TICKS: u64 = 1_000;
-/// Of each core the meter of a running recorder keeps this many stretches that are over.
+/// A running recorder keeps this many finished stretches per core.
 const MOST_STRETCHES: usize = 8;
 
 const USER: usize = 0;
@@ -59,7 +57,7 @@ const IDLE: usize = 6;
 const ELAPSED: usize = 7;
 type Sums = [f64; 8];
 
-/// Parts of a core's time, 0 to 1 each. What is missing to 1 was not accounted for by the kernel.
+/// Shares of a core's time, 0 to 1 each. If they add up to less than 1, the kernel did not account for the rest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Shares {
     /// User code, niced included.
@@ -91,7 +89,7 @@ impl Shares {
         })
     }
 
-    /// Not free to run somebody else: the node's own work and stolen time.
+    /// Not free to run anything else: the node's own work and stolen time.
     pub fn busy(&self) -> f64 {
         self.worked() + self.steal
     }
@@ -111,7 +109,7 @@ impl Shares {
         self.irq + self.softirq
     }
 
-    /// What was left neither to others nor to other work: stolen time, and what the core would be full of.
+    /// Time of this kind, plus stolen time: neither was free for anything else.
     pub fn taken(&self, by: Saturation) -> f64 {
         self.own(by) + self.steal
     }
@@ -151,7 +149,7 @@ impl Averages {
         average(&self.sum, self.cores)
     }
 
-    /// Without a core that spent its time so. `None` if there is no other.
+    /// Without the core that has these shares. `None` if there is no other core.
     pub fn without(&self, one: &Shares) -> Option<Shares> {
         let mut rest = self.sum;
         rest.add(one, -1.0);
@@ -192,9 +190,9 @@ pub struct Stretch {
 #[derive(Debug, Clone, Default)]
 pub struct Timeline {
     pub lines: BTreeMap<u32, CoreLine>,
-    /// What is older is forgotten; `None`: nothing is.
+    /// Older looks are dropped; `None` keeps all.
     keep: Option<Duration>,
-    /// So many looks are expected in all.
+    /// How many looks are expected in total.
     expected: usize,
     looks: usize,
     newest: Option<Time>,
@@ -205,30 +203,30 @@ pub struct Timeline {
 pub struct CoreLine {
     core: u32,
     times: Vec<Time>,
-    /// What was counted from the first look ever to this one.
+    /// Ticks counted from the very first look to this one.
     sums: Vec<Sums>,
     /// Whether the step that ends here was counted; false for the first look, after an absence and after a reset.
     counted: Vec<bool>,
-    /// Highest value of each counter so far; that of idle is of idle and iowait together.
+    /// Highest value of each counter so far; idle is the sum of idle and iowait.
     highest: [u64; 7],
-    /// The number of the last look that had this core.
+    /// The number of the last look that included this core.
     seen: usize,
-    /// Where the shortest run of counted steps begins that ends with the newest look and lasts a second.
+    /// Start of the shortest run of counted steps that ends with the newest look and lasts a second.
     first: usize,
-    /// Whether there was such a run.
+    /// Whether there was ever such a run.
     lasted: bool,
     in_kernel: Fullness,
     busy: Fullness,
 }
 
-/// When a core was full of one thing.
+/// When a core was full by one measure.
 #[derive(Debug, Clone, Default)]
 struct Fullness {
     over: Vec<Stretch>,
     open: Option<Open>,
 }
 
-/// A stretch that may go on.
+/// A stretch that may still grow.
 #[derive(Debug, Clone, Copy)]
 struct Open {
     from: (Time, Sums),
@@ -244,7 +242,7 @@ impl Open {
     }
 }
 
-/// What each core had counted at some moment, to take shares since then.
+/// The ticks each core had counted at some moment, to compute shares since then.
 #[derive(Debug, Clone, Default)]
 pub struct Totals(Vec<(u32, Sums)>);
 
@@ -259,19 +257,19 @@ impl Timeline {
         timeline
     }
 
-    /// One that goes on for months and keeps the looks of the last `keep`, at least two seconds.
+    /// For a recorder that runs for months: keeps the looks of the last `keep`, at least two seconds.
     pub fn keeping(keep: Duration) -> Timeline {
         Timeline { keep: Some(keep.max(Duration::from_secs(2))), ..Timeline::default() }
     }
 
-    /// Takes the next look. One that is not later than the last is left out.
+    /// Adds the next look; ignores one that is not later than the last.
     pub fn look(&mut self, look: &CoreTimes) {
         if self.newest.is_some_and(|newest| look.at <= newest) {
             return;
         }
         self.newest = Some(look.at);
         self.looks += 1;
-        // Nearly always the same cores in the same order.
+        // Nearly always the same cores in the same order: the fast path.
         if self.lines.keys().eq(look.cores.iter().map(|ticks| &ticks.core)) {
             for (line, ticks) in self.lines.values_mut().zip(&look.cores) {
                 line.look(self.looks, look.at, ticks, self.keep);
@@ -289,7 +287,7 @@ impl Timeline {
         self.newest
     }
 
-    /// Whether the newest look had this core.
+    /// Whether the newest look included this core.
     pub fn is_online(&self, core: u32) -> bool {
         self.lines.get(&core).is_some_and(|line| line.seen == self.looks)
     }
@@ -317,7 +315,7 @@ impl Timeline {
         self.averages(window).all()
     }
 
-    /// All cores together over a window, to take averages with and without one of them.
+    /// The sum over all cores in a window, to take averages with and without one of them.
     pub fn averages(&self, window: Window) -> Averages {
         let mut averages = Averages::default();
         for shares in self.lines.values().filter_map(|line| line.shares(window)) {
@@ -327,12 +325,12 @@ impl Timeline {
         averages
     }
 
-    /// All stretches of a kind that are kept, by core and time; the last of a core may go on.
+    /// The kept stretches of a kind, by core and time; the last of a core may still grow.
     pub fn stretches(&self, saturation: Saturation) -> Vec<Stretch> {
         self.lines.values().flat_map(|line| line.stretches(saturation)).collect()
     }
 
-    /// The core with the highest share over any second that is kept, for the words "worst core 3 at 34 % system".
+    /// The core with the highest share over any kept second.
     pub fn worst(&self, of: impl Fn(&Shares) -> f64) -> Option<(u32, f64)> {
         worst_of(self.lines.iter().filter_map(|(core, line)| {
             let (mut highest, mut full) = (None, 0);
@@ -346,14 +344,14 @@ impl Timeline {
         }))
     }
 
-    /// Whether there was a second to look at.
+    /// Whether any core was watched for a second.
     pub fn lasts(&self) -> bool {
         self.lines.values().any(|line| line.lasted)
     }
 }
 
-/// The worst of several cores, each with its share and how long it was full, in any unit: of those with the same percentage the
-/// one that was full for longest, of equals the first.
+/// The worst of several cores, each with its share and how long it was full, in any unit: the highest percentage, then the
+/// longest full, then the lowest number.
 pub fn worst_of(cores: impl Iterator<Item = (u32, f64, u64)>) -> Option<(u32, f64)> {
     let percent = |share: f64| (share * 100.0).round() as u64;
     let rank = |(core, share, full): &(u32, f64, u64)| (percent(*share), *full, std::cmp::Reverse(*core));
@@ -401,12 +399,12 @@ impl CoreLine {
         }
     }
 
-    /// What was counted since the look before. `None` if these are not the same counters.
+    /// Ticks since the previous look. `None` if the counters were reset.
     fn step(&mut self, at: Time, values: [u64; 7]) -> Option<Sums> {
         let elapsed = at.since(*self.times.last()?).as_nanos() as f64 / NS_PER_TICK;
         let mut step = [0.0; 8];
         for (kind, (highest, value)) in self.highest.iter_mut().zip(values).enumerate() {
-            // What counts as iowait now may count as idle in the next look, minutes of it.
+            // Minutes that count as iowait now may count as idle in the next look.
             if kind != IOWAIT && highest.saturating_sub(value) > RESET_TICKS {
                 return None;
             }
@@ -433,7 +431,7 @@ impl CoreLine {
         let is_second = self.is_second(first, last);
         self.lasted |= is_second;
         let sums = difference(&self.sums[last], &self.sums[first]);
-        // What is in the kernel is busy: on most cores one question is enough.
+        // Kernel time is busy time: on most cores one check is enough.
         let busy = is_second && is_full(&sums, Saturation::Busy);
         let in_kernel = busy && is_full(&sums, Saturation::Kernel);
         for (saturation, full) in [(Saturation::Kernel, in_kernel), (Saturation::Busy, busy)] {
@@ -448,8 +446,8 @@ impl CoreLine {
         }
     }
 
-    /// The core was full from one look to another, but for a little at both ends: a step that it did not work for half of the time
-    /// is not part of it.
+    /// Extends the open stretch to a full window, or opens one. Steps at either end in which the core worked less than half of
+    /// the time are left out.
     fn extend(&mut self, mut first: usize, mut last: usize, saturation: Saturation) {
         let is_beyond = |a: usize, b: usize| {
             Shares::of(&difference(&self.sums[b], &self.sums[a])).is_none_or(|s| s.own(saturation) < 0.5)
@@ -490,7 +488,7 @@ impl CoreLine {
         }
     }
 
-    /// Forgets the looks before `old`, but for the last of them. Not each time: moving what stays costs as much as what goes.
+    /// Drops the looks before `old` except the last of them, but only when they are more than half: moving the rest costs, too.
     fn forget(&mut self, old: Time) {
         let gone = self.times.partition_point(|at| *at < old).saturating_sub(1).min(self.first);
         if gone > self.times.len() / 2 {
@@ -504,25 +502,25 @@ impl CoreLine {
         }
     }
 
-    /// Oldest first; the last one may go on.
+    /// Oldest first; the last may still grow.
     pub fn stretches(&self, saturation: Saturation) -> impl Iterator<Item = Stretch> + '_ {
         let Fullness { over, open } = self.fullness(saturation);
         over.iter().copied().chain(open.and_then(|open| open.stretch(self.core, saturation)))
     }
 
-    /// The last stretch, which may go on.
+    /// The last stretch, which may still grow.
     pub fn latest(&self, saturation: Saturation) -> Option<Stretch> {
         let Fullness { over, open } = self.fullness(saturation);
         open.and_then(|open| open.stretch(self.core, saturation)).or_else(|| over.last().copied())
     }
 
-    /// The second or so that ends with the newest look; `None` if that much was not seen in one piece.
+    /// The second or so that ends with the newest look; `None` if there is no unbroken second.
     pub fn last_second(&self) -> Option<Shares> {
         let last = self.times.len().checked_sub(1).filter(|last| self.is_second(self.first, *last))?;
         Shares::of(&difference(&self.sums[last], &self.sums[self.first]))
     }
 
-    /// What had been counted at a moment, evenly spread within a step.
+    /// Ticks counted up to a moment, interpolated within a step.
     fn sums_at(&self, at: Time) -> Sums {
         let after = self.times.partition_point(|t| *t <= at);
         let Some(before) = after.checked_sub(1) else { return self.sums.first().copied().unwrap_or_default() };
@@ -546,13 +544,12 @@ impl CoreLine {
         (sums[USER] + sums[SYSTEM] + sums[IRQ] + sums[SOFTIRQ]) * NS_PER_TICK
     }
 
-    /// The window cut into equal parts, for a strip. `None` where the core was not seen, and in pauses.
+    /// Shares in equal parts of the window, for a strip. `None` where the core was not seen, and in pauses.
     pub fn strip(&self, window: Window, parts: usize) -> Vec<Option<Shares>> {
         cut(window, parts).map(|part| self.shares(self.watched(part)?)).collect()
     }
 
-    /// A window without the pauses at its ends, if half of it is left: what the counters say of a long pause is its average, and
-    /// no picture.
+    /// A window without the pauses at its ends, if half of it is left: over a long pause the counters only give an average.
     fn watched(&self, window: Window) -> Option<Window> {
         let pause = |at: Time| {
             let after = self.times.partition_point(|look| *look <= at);
@@ -564,7 +561,7 @@ impl CoreLine {
         (to.since(from) >= window.length() / 2).then_some(Window { from, to })
     }
 
-    /// What was counted in every shortest run of counted steps that lasts a second.
+    /// Calls `each` with the ticks of every shortest run of counted steps that lasts a second.
     fn windows(&self, mut each: impl FnMut(&Sums)) {
         let mut first = 0;
         for last in 0..self.times.len() {
@@ -581,7 +578,7 @@ impl CoreLine {
     }
 }
 
-/// A window in equal parts.
+/// Cuts a window into equal parts.
 pub fn cut(window: Window, parts: usize) -> impl Iterator<Item = Window> {
     let length = window.length().as_nanos();
     let edge = move |i: usize| {
@@ -591,13 +588,13 @@ pub fn cut(window: Window, parts: usize) -> impl Iterator<Item = Window> {
     (0..parts).map(move |i| Window { from: edge(i), to: edge(i + 1) })
 }
 
-/// The ticks that shares are taken of.
+/// The ticks that shares are a part of.
 fn whole(sums: &Sums) -> f64 {
     let (total, elapsed) = (sums[..ELAPSED].iter().sum::<f64>(), sums[ELAPSED]);
     if total >= ACCOUNTED * elapsed { total } else { elapsed }
 }
 
-/// As [`Shares::is_full`], in ticks, of which one may be missing.
+/// [`Shares::is_full`] in ticks, one of which may be missing.
 fn is_full(sums: &Sums, of: Saturation) -> bool {
     let kernel = sums[SYSTEM] + sums[IRQ] + sums[SOFTIRQ];
     let own = match of {

@@ -1,13 +1,11 @@
-//! Whether packets came for the queues that a core serves.
+//! Whether the NIC queues of a core had packets.
 //!
-//! ksoftirqd also works for timers, RCU, block devices and the scheduler: that it waited hurts a NIC only if the NIC had
-//! something to do.
+//! ksoftirqd also runs timers, RCU, block devices and the scheduler: its waiting hurts a NIC only if the NIC had packets.
 
 use coroner_evidence::{Evidence, Nic, NicQueue, Source};
 
-/// Whether a device had work for a core while we watched; `None` if that cannot be seen. The interrupts of the queues tell best:
-/// they are of this device and this core. Else the device's packets, and the softirqs of the core that handle them (loopback is
-/// among these).
+/// Whether a device had work for a core while we watched; `None` if that cannot be seen. Best are the interrupts of the queues:
+/// they belong to this device and core. Otherwise the device's packets and the core's NET_RX softirqs, which include loopback.
 pub fn had_work(evidence: &Evidence, nic: &Nic, queues: &[&NicQueue], core: u32) -> Option<bool> {
     if nic.up == Some(false) {
         return Some(false);
@@ -23,7 +21,7 @@ pub fn had_work(evidence: &Evidence, nic: &Nic, queues: &[&NicQueue], core: u32)
     if packets_moved(evidence, nic) == Some(false) {
         return Some(false);
     }
-    // A series of interrupts is there only if it moved, so one that is not there stood still, if any are there.
+    // Only interrupts that moved are recorded: if there are any, a missing one stood still.
     let steered = queues.iter().any(|q| !q.needs_core(core));
     if !steered && counters.has(Source::Interrupts) && queues.iter().all(|q| q.irq.is_some()) {
         return Some(false);
@@ -32,7 +30,7 @@ pub fn had_work(evidence: &Evidence, nic: &Nic, queues: &[&NicQueue], core: u32)
     net_rx.map(|n| n > 0).or(packets_moved(evidence, nic))
 }
 
-/// `None` if the device's packets were not counted, or looked at once only.
+/// `None` if the device's packets were not counted, or read only once.
 fn packets_moved(evidence: &Evidence, nic: &Nic) -> Option<bool> {
     let subject = nic.display_name();
     let moved = |name| evidence.counters.moved(Source::NicStatistics, &subject, name);
@@ -43,7 +41,7 @@ fn packets_moved(evidence: &Evidence, nic: &Nic) -> Option<bool> {
     }
 }
 
-/// Only what moved is written down at a second look; that anything of the source was written down twice shows that there was one.
+/// A second look records only what moved; two different times of any series show that there was one.
 fn looked_twice(evidence: &Evidence, source: Source) -> bool {
     let of_source = evidence.counters.iter().filter(|(series, _)| series.source == source);
     let mut times = of_source.flat_map(|(_, points)| points.iter().map(|p| p.at));

@@ -1,12 +1,12 @@
 //! Who waited for a core.
 //!
 //! The kernel adds a wait to schedstat's second field only when it ends (kernel/sched/stats.h, sched_info_arrive and
-//! sched_info_dequeue). A thread that still waits is in state `R` and nothing of it moves, neither run time nor slices nor
-//! ticks: then the time between the samples is the wait.
+//! sched_info_dequeue). A thread that still waits is in state `R`, and its run time, slices and ticks stand still: then the
+//! time between the samples is the wait.
 //!
-//! Waiting alone is no harm: on a full node every thread waits its turn, a few milliseconds at a time, and these sum up. What
-//! tells starvation from taking turns is the length of a single wait, for which there is a lower bound without seeing it
-//! (see [`Wait::longest_ns`]).
+//! Waiting alone is no harm: on a full node every thread waits its turn, a few milliseconds at a time, and that adds up.
+//! Starvation differs from taking turns by the length of a single wait, for which the counters give a lower bound
+//! ([`Wait::longest_ns`]).
 
 use super::threads::{ThreadLine, Threads, Who};
 use coroner_evidence::tasks::SchedulingClass;
@@ -14,32 +14,32 @@ use coroner_evidence::{Evidence, Source, Time, Window};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
-/// A victim waited at least this long in the window. Several NIC rings overflow in less; people notice.
+/// A victim waited at least this long in the window. Some NIC rings overflow in less, and people notice.
 pub const VICTIM_WAITED_NS: u64 = 100_000_000;
-/// Over a long window waits add up that nobody noticed: if no single one is that long, they are at least this part of it, as
-/// they are over the five seconds of a usual look.
+/// Over a long window, short waits add up that nobody noticed. If no single wait is that long, they must be this share of the
+/// window: 100 ms of the usual five seconds.
 const VICTIM_WAITED_PART: f64 = 0.02;
 /// A single wait of this length is not taking turns among a few: a slice of the fair scheduler is 3 ms (kernel/sched/fair.c,
 /// sysctl_sched_base_slice), with tuned's throughput profile 10 to 15 ms.
 pub const LONG_WAIT_NS: u64 = 20_000_000;
-/// A thread that is kept on a crowded core waits at least this part of the time …
+/// A thread pinned to a crowded core waits at least this share of the time …
 pub const CROWDED_WAIT: f64 = 1.0 / 3.0;
-/// … and is one that wants to work: a thread that runs less than this needs no core of its own.
+/// … and runs at least this share: one that runs less does not need more.
 pub const CROWDED_RUN: f64 = 0.1;
-/// If the cgroup's CPU quota explains this part of a wait, it is throttling, which has its own code.
+/// If the cgroup's CPU quota explains this share of a wait, it is throttling, which has its own code.
 const THROTTLED_PART: f64 = 0.5;
 
-/// Waiting of one thread for one core, from one sample to the next.
+/// How long one thread waited for one core between two samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wait {
     pub line: usize,
-    /// When it may have waited; not shorter than `ns`.
+    /// When it may have waited; at least as long as `ns`.
     pub window: Window,
     pub ns: u64,
-    /// The part of it that was spent in single waits of at least [`LONG_WAIT_NS`], by the lower bound.
+    /// The part spent in single waits of at least [`LONG_WAIT_NS`]; a lower bound.
     pub long_ns: u64,
-    /// A lower bound of the longest single wait: the mean; or what does not fit between the two samples and so was already
-    /// under way at the first; or as long as it was seen waiting.
+    /// A lower bound of the longest single wait: the mean; what does not fit between the two samples and so was under way at
+    /// the first; or as long as it was seen waiting.
     pub longest_ns: u64,
     /// Still waiting when last seen.
     pub open: bool,
@@ -48,9 +48,9 @@ pub struct Wait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Harm {
-    /// Kept off the core for long at a time.
+    /// Kept off the core for a long time at a stretch.
     Starved,
-    /// Takes turns on a core that it may not leave, and gets much less than it wants.
+    /// Takes turns on the only core it may run on, and gets far less than it wants.
     Crowded,
 }
 
@@ -79,7 +79,7 @@ pub struct Victim {
 #[derive(Debug, Default)]
 pub struct Waits {
     by_core: BTreeMap<u32, Vec<Wait>>,
-    /// By cgroup path: time it was throttled.
+    /// How long each cgroup was throttled, by path.
     throttled_ns: HashMap<String, u64>,
 }
 
@@ -94,7 +94,7 @@ impl Waits {
             }
         }
         for (index, line) in threads.lines.iter().enumerate() {
-            // An idle-class thread asks to run only when nobody else wants to.
+            // SCHED_IDLE threads asked to run only when no other thread wants to.
             if line.about.is_none_or(|t| t.class != SchedulingClass::Idle) {
                 waits.follow(index, line);
             }
@@ -104,7 +104,7 @@ impl Waits {
 
     fn follow(&mut self, index: usize, line: &ThreadLine) {
         let Some(first) = line.samples.first() else { return };
-        // Since when it has been seen waiting without a break.
+        // Since when every sample has shown it waiting.
         let mut waiting_since: Option<Time> = None;
         for pair in line.samples.windows(2) {
             let [before, after] = pair else { continue };
@@ -119,7 +119,7 @@ impl Waits {
             let seen_waiting = waiting_since.map_or(0, |since| before.at.since(since).as_nanos() as u64);
 
             if ended > 0 {
-                // Of the waits that ended here at most `length` lies between the samples: the rest was one wait.
+                // At most `length` of what ended here lies between the samples; the rest is one wait that began before.
                 let straddling = seen_waiting.max(ended.saturating_sub(length)).min(ended);
                 let slices = a.slices.saturating_sub(b.slices).max(1);
                 let mean = ended / slices;
@@ -135,7 +135,7 @@ impl Waits {
                 // Nothing is known of the time before the first sample.
                 let watched = after.at.since(first.at).as_nanos() as u64;
                 let from = before.at.min(Time(after.at.0.saturating_sub(ended))).max(first.at);
-                // Where it waited: where it was seen, unless it moved while it slept.
+                // It waited where it was seen, unless it moved while it slept.
                 let core = if before.core == after.core || before.state == 'R' { Some(before.core) } else { None };
                 if let Some(core) = core {
                     self.by_core.entry(core).or_default().push(Wait {
@@ -165,8 +165,8 @@ impl Waits {
         }
     }
 
-    /// Who was harmed by waiting for a core within windows that do not overlap, the longest wait first. `run_ns` tells how long a
-    /// thread ran.
+    /// The threads harmed by waiting for a core within these windows, which must not overlap; longest wait first. `run_ns` gives
+    /// a thread's run time.
     pub fn victims(
         &self,
         threads: &Threads,
@@ -218,7 +218,7 @@ impl Waits {
         let length = length_ns as f64;
         let mut victims = Vec::new();
         for (line, total) in by_thread {
-            // Overlapping guesses must not add up to more than there was.
+            // Estimates may overlap; together they are no longer than the windows.
             let ns = total.ns.min(length_ns);
             let long_ns = total.long_ns.min(ns);
             if ns < VICTIM_WAITED_NS {
@@ -256,7 +256,7 @@ impl Waits {
         victims
     }
 
-    /// The longest single wait of the threads of interest, as far as it is known.
+    /// The longest single wait of the threads that pass `of`; a lower bound.
     pub fn longest_ns(&self, of: impl Fn(u32, usize) -> bool) -> u64 {
         let waits = self.by_core.iter().flat_map(|(core, waits)| waits.iter().map(move |w| (*core, w)));
         waits.filter(|(core, w)| of(*core, w.line)).map(|(_, w)| w.longest_ns).max().unwrap_or(0)
@@ -268,7 +268,7 @@ impl Waits {
         self.by_core.get(&core).into_iter().flatten().filter(within).map(|w| w.longest_ns).max().unwrap_or(0)
     }
 
-    /// How long each thread waited in all, without what its quota explains. By its place in [`Threads::lines`].
+    /// Total wait of each thread, by index into [`Threads::lines`]; threads whose quota explains it are left out.
     pub fn by_line(&self, threads: &Threads) -> BTreeMap<usize, u64> {
         let mut by_line: BTreeMap<usize, u64> = BTreeMap::new();
         for wait in self.by_core.values().flatten() {
@@ -279,13 +279,13 @@ impl Waits {
         by_line
     }
 
-    /// The cores that anybody waited for.
+    /// The cores that threads waited for.
     pub fn cores(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_core.keys().copied()
     }
 
-    /// The kernel counts time under an exhausted quota as waiting, too (the thread stays on its queue). The quota may be that
-    /// of any cgroup above.
+    /// The kernel counts throttled time as waiting, too (the thread stays on its queue). The quota may belong to any ancestor
+    /// cgroup.
     fn throttled_ns(&self, thread: &ThreadLine) -> u64 {
         let Some(path) = thread.process.and_then(|p| p.cpu_cgroup.as_deref()) else { return 0 };
         if self.throttled_ns.is_empty() {

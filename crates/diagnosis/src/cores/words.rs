@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-/// `3 %`, `100 %`; below 1 with one digit, so that little is not nothing.
+/// `3 %`, `100 %`; one digit below 1 %, so that a small share does not print as 0 %.
 pub fn percent(share: f64) -> String {
     // An empty sum is -0.0.
     let percent = share * 100.0 + 0.0;
@@ -24,7 +24,7 @@ pub fn listed(items: &[String], most: usize) -> String {
     }
 }
 
-/// A share as a number for evidence: per cent with one digit.
+/// A share as a number for evidence: percent with one digit.
 pub fn percent_value(share: f64) -> f64 {
     (share * 1000.0).round() / 10.0
 }

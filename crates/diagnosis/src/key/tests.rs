@@ -75,7 +75,7 @@ fn uuid() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn numbers_of_processes_and_cores_change_no_key(
+    fn pids_and_core_numbers_do_not_change_a_key(
         comm in "[a-z]{1,12}", unit in proptest::option::of("[a-z-]{1,12}\\.service"), a in (1u32..1 << 22, 0u32..512), b in (1u32..1 << 22, 0u32..512),
     ) {
         prop_assert_eq!(by(&comm, a.0, a.1, unit.as_deref()).key(), by(&comm, b.0, b.1, unit.as_deref()).key());
@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn ids_of_pods_and_containers_change_no_key(pod in uuid(), other in uuid(), id in "[0-9a-f]{64}", other_id in "[0-9a-f]{64}") {
+    fn pod_and_container_ids_do_not_change_a_key(pod in uuid(), other in uuid(), id in "[0-9a-f]{64}", other_id in "[0-9a-f]{64}") {
         let v1 = |pod: &str, id: &str| finding(Code::CpuThrottled, SubjectKind::Cgroup, &format!("/kubepods/burstable/pod{pod}/{id}")).key();
         prop_assert_eq!(v1(&pod, &id), v1(&other, &other_id));
         let v2 = |pod: &str, id: &str| {
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn two_units_or_commands_have_two_keys(a in "[a-z]{1,8}([0-9-][a-z]{1,4})?", b in "[a-z]{1,8}([0-9-][a-z]{1,4})?") {
+    fn different_units_or_commands_have_different_keys(a in "[a-z]{1,8}([0-9-][a-z]{1,4})?", b in "[a-z]{1,8}([0-9-][a-z]{1,4})?") {
         prop_assume!(a != b);
         let unit = |name: &str| finding(Code::UnitCrashloop, SubjectKind::Unit, &format!("{name}.service")).key();
         prop_assert_ne!(unit(&a), unit(&b));

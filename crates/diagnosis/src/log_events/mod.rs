@@ -1,8 +1,8 @@
 //! Kernel log lines that mean something.
 //!
-//! [`patterns`] is one table: what the kernel prints, and the typed event it stands for. Only lines of the kernel itself
-//! count: root can write anything else into /dev/kmsg. Events of the last 24 hours count, by the end of what was watched; an
-//! incident prints many lines, so [`incidents`] puts together what belongs together.
+//! [`patterns`] is one table: what the kernel prints, and the typed event it stands for. Only lines by the kernel itself count:
+//! root can write anything into /dev/kmsg. Events of the 24 hours before the end of the window count; an incident prints many
+//! lines, so [`incidents`] groups what belongs together.
 
 pub(crate) mod patterns;
 
@@ -17,8 +17,8 @@ use std::time::Duration;
 /// Older events say nothing about today's jobs.
 pub const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 
-/// Lines of one subject that are less apart than this belong to one incident: a NIC that hangs prints for 5 s (its watchdog),
-/// resets in a second or two, and a stall warning repeats every 20 to 60 s.
+/// Lines about one subject that are closer than this belong to one incident: a hung NIC prints for 5 s (its watchdog) and resets
+/// within two, and a stall warning repeats every 20 to 60 s.
 pub const ONE_INCIDENT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, PartialEq)]
@@ -30,7 +30,7 @@ pub enum Event {
     ConntrackFull { netns: Option<String> },
 }
 
-/// The device that a driver's line is about, as far as its prefix says: `ena 0000:20:03.0 eth0: …`.
+/// The device in the prefix of a driver's line: `ena 0000:20:03.0 eth0: …`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Device {
     pub driver: Option<String>,
@@ -42,15 +42,15 @@ pub struct Device {
 pub enum NicStep {
     /// The driver's poll (NAPI) did not run although it was due.
     PollStarved,
-    /// Packets were handed to the device and it did not report them sent.
+    /// The device did not report packets as sent.
     CompletionsMissing,
     /// The driver tried to wake a silent queue.
     QueueKicked,
     /// The device or its firmware reported an error.
     HealthIssue,
-    /// The device stopped sending its sign of life.
+    /// The device stopped sending keep-alives.
     KeepAliveLost,
-    /// A queue sent nothing for so long that the kernel's or the driver's watchdog gave up.
+    /// A queue sent nothing for so long that the kernel's or driver's watchdog fired.
     TxTimeout,
     /// A reset was started.
     Resetting,
@@ -59,8 +59,8 @@ pub enum NicStep {
 }
 
 impl NicStep {
-    /// Whether the network was down for a moment, as opposed to a sign that it soon might be. A lost keep-alive counts: the
-    /// driver answers it with a reset.
+    /// Whether the network was down for a moment, as opposed to a sign that it soon might be. A lost keep-alive counts: the driver
+    /// resets the device.
     pub fn is_outage(self) -> bool {
         !matches!(
             self,
@@ -81,9 +81,9 @@ pub struct NicEvent {
     /// How long NAPI had not run.
     pub since_napi: Option<Duration>,
     pub napi_scheduled: Option<bool>,
-    /// How long nothing was sent, or no sign of life came.
+    /// How long nothing was sent, or no keep-alive came.
     pub silent_for: Option<Duration>,
-    /// Completions that were lost, and how many the driver bears.
+    /// Lost completions, and how many the driver tolerates.
     pub lost: Option<(u64, u64)>,
     pub status: Option<i64>,
 }
@@ -154,7 +154,7 @@ pub enum OomEvent {
 pub enum OomScope {
     /// A cgroup reached its own limit; the node may have had plenty.
     Cgroup,
-    /// The node ran out (or the memory nodes that the task may use).
+    /// The node ran out, or the NUMA nodes that the task may use.
     Node,
 }
 
@@ -168,11 +168,11 @@ pub struct XidEvent {
     pub message: String,
 }
 
-/// An event with the line that said so.
+/// An event with its log line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogEvent<'a> {
     pub line: &'a LogLine,
-    /// By the end of what was watched.
+    /// At the end of the window.
     pub age: Duration,
     pub event: Event,
 }
@@ -188,7 +188,7 @@ impl LogEvent<'_> {
 pub struct RecentEvents<'a> {
     /// Oldest first.
     pub events: Vec<LogEvent<'a>>,
-    /// How many lines of the kernel were there to look at.
+    /// How many kernel lines were read.
     pub lines: usize,
     /// How far back the log goes, 24 h at most.
     pub reach: Duration,
@@ -197,7 +197,7 @@ pub struct RecentEvents<'a> {
 }
 
 impl RecentEvents<'_> {
-    /// For answers of *fine*: `the kernel log of the last 3 h (since boot)`.
+    /// For *fine* answers: `the kernel log since boot (3 h)`.
     pub fn reach_words(&self) -> String {
         let reach = duration_words(self.reach);
         match (self.reach >= REMEMBERED, self.whole_boot) {
@@ -208,7 +208,7 @@ impl RecentEvents<'_> {
     }
 }
 
-/// The log was not there to look at.
+/// The log could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogUnseen {
     pub because: String,
@@ -216,17 +216,17 @@ pub struct LogUnseen {
 }
 
 impl LogUnseen {
-    /// The answer of a rule that counts 24 h of log and found nothing without it: what happened before we came is unknown.
+    /// The answer of a rule that needs 24 h of log and found nothing without it: what happened before watching began is unknown.
     pub fn only_watched(&self, evidence: &Evidence, judged: &str) -> Answer {
-        let watched = evidence.window().map(|w| duration_words(w.length())).unwrap_or_else(|| "moment".to_owned());
+        let watched = evidence.window().map(|w| duration_words(w.length())).unwrap_or_else(|| "a moment".to_owned());
         Answer::CannotTell {
-            because: format!("only the watched {watched} were judged: {judged}; {}", self.because),
+            because: format!("watched only {watched}: {judged}; {}", self.because),
             how_to_see: self.how_to_see.clone(),
         }
     }
 }
 
-/// The moment that ages are counted from: the end of what was watched.
+/// The moment from which ages are counted: the end of the window.
 pub fn end_of(evidence: &Evidence) -> Option<Time> {
     let watched = evidence.window().map(|w| w.to);
     let clock = || evidence.clocks.iter().map(|c| c.at).max();
@@ -239,12 +239,12 @@ pub fn recent<'a>(evidence: &'a Evidence, family: Family) -> Result<RecentEvents
     let Some(now) = end_of(evidence).filter(|_| !evidence.log.is_empty()) else {
         return Err(match evidence.why_unseen(probe::KERNEL_LOG) {
             Some(u) => LogUnseen {
-                because: format!("the kernel log was not read because of {}", u.why),
+                because: format!("the kernel log was not read: {}", u.why),
                 how_to_see: u.how_to_see.clone(),
             },
             None => LogUnseen {
                 because: "the kernel log was not read".to_owned(),
-                how_to_see: "run as root, so that /dev/kmsg can be read".to_owned(),
+                how_to_see: "run as root to read /dev/kmsg".to_owned(),
             },
         });
     };
@@ -267,12 +267,12 @@ pub fn recent<'a>(evidence: &'a Evidence, family: Family) -> Result<RecentEvents
     Ok(RecentEvents { events, lines, reach: now.since(oldest).min(REMEMBERED), whole_boot })
 }
 
-/// Splits events of one subject, oldest first, wherever nothing happened for [`ONE_INCIDENT`].
+/// Splits the events of one subject, oldest first, wherever nothing happened for [`ONE_INCIDENT`].
 pub fn incidents<'e, 'a>(events: &'e [LogEvent<'a>]) -> impl Iterator<Item = &'e [LogEvent<'a>]> {
     events.chunk_by(|a, b| b.line.at.since(a.line.at) < ONE_INCIDENT)
 }
 
-/// Puts events with the same key together, in the order of the keys; events keep their order.
+/// Groups events by key, sorted by key; events keep their order.
 pub fn group_by_key<'a, K: Ord>(
     events: Vec<LogEvent<'a>>,
     key: impl Fn(&LogEvent<'a>) -> K,
@@ -285,7 +285,7 @@ pub fn group_by_key<'a, K: Ord>(
 }
 
 impl Device {
-    /// The interface's name; by its place on the bus if the line has no name, else that place itself.
+    /// The interface's name, looked up by bus address if the line lacks it, else that address.
     pub fn name(&self, nics: &[Nic]) -> Option<String> {
         if let Some(interface) = &self.interface {
             return Some(interface.clone());
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_user_space_writes_proves_nothing() {
+    fn lines_from_user_space_do_not_count() {
         let mut evidence = test_evidence::watched(5);
         let mut forged = test_evidence::kernel_line(Duration::from_secs(1), RESET);
         forged.facility = 1;
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_came_after_the_last_look_is_just_now() {
+    fn a_line_after_the_last_look_is_just_now() {
         let mut evidence = test_evidence::watched(5);
         let mut line = test_evidence::kernel_line(Duration::ZERO, RESET);
         line.at = END + Duration::from_millis(400);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reach_of_a_log_is_told() {
+    fn an_answer_says_how_far_the_log_reaches() {
         let mut evidence = test_evidence::watched(5);
         let mut line = test_evidence::kernel_line(Duration::from_secs(3 * 3600), "hello");
         line.sequence = 77;

@@ -1,7 +1,7 @@
 //! The table of lines that mean something.
 //!
-//! Most lines of a log mean nothing here. So each pattern names words without which it cannot match; one pass over the line
-//! for all such words of a family decides whether any expression is tried (and compiled) at all.
+//! Most lines mean nothing here. So each pattern names words without which it cannot match; one search of the line for all such
+//! words of a family decides whether any expression is tried (and compiled) at all.
 
 use super::{Device, Event, NicEvent, NicStep, OomEvent, OomScope, StallEvent, XidEvent};
 use regex::{Captures, Regex};
@@ -65,7 +65,7 @@ patterns! {
         r"TX q (?P<queue>\d+) is paused for too long \(threshold \d+\)\. (?:Time since last napi (?P<us>\d+) usec|usecs since napi (?P<us2>\d+))\. napi scheduled: (?P<sched>[01])(?:\. napi CPU: (?P<cpu>-?\d+))?"
         => |m| Some(Event::Nic(NicEvent {
             queue: m.number("queue"),
-            // -1 means that the driver does not know.
+            // -1: the driver does not know.
             napi_core: m.number("cpu"),
             since_napi: m.number("us").or_else(|| m.number("us2")).map(Duration::from_micros),
             napi_scheduled: m.text("sched").map(|s| s == "1"),
@@ -107,8 +107,8 @@ patterns! {
             Some(Event::Nic(NicEvent { status, ..NicEvent::new(m.device(), step) }))
         };
 
-    // The kernel's own watchdog (net/sched/sch_generic.c); newer kernels add milliseconds, the newest the core on
-    // which the watchdog ran, behind the driver's prefix.
+    // The kernel's own watchdog (net/sched/sch_generic.c); newer kernels add milliseconds, the newest the driver's prefix and the
+    // core on which the watchdog ran.
     "netdev-watchdog" Nic ["NETDEV WATCHDOG"]
         r"NETDEV WATCHDOG: (?:(?P<if>\S+) \((?P<drv>[^)]*)\)|CPU: (?P<cpu>\d+)): transmit queue (?P<queue>\d+) timed out(?: (?P<ms>\d+) ms)?"
         => |m| {
@@ -288,7 +288,7 @@ patterns! {
         => |m| Some(Event::ConntrackFull { netns: m.owned("ns") });
 }
 
-/// The event that a line of the kernel stands for, if it is one of this family.
+/// The event of this family that a kernel line stands for.
 pub fn parse(line: &str, family: Family) -> Option<Event> {
     if !family.words().is_match(line) {
         return None;
@@ -322,7 +322,7 @@ impl<'l> Matched<'l> {
     fn device(&self) -> Device {
         let start = self.captures.get(0).map_or(0, |m| m.start());
         let prefix = self.line[..start].trim_end();
-        // Some drivers put words of their own between prefix and match: `mlx5_core 0000:06:00.0 eth0: mlx5e_tx…: `.
+        // Some drivers put words between prefix and match: `mlx5_core 0000:06:00.0 eth0: mlx5e_tx…: `.
         let prefix = prefix.split_once(": ").map_or(prefix, |(first, _)| first);
         let parts: Vec<&str> = prefix.trim_end_matches(':').split(' ').filter(|p| !p.starts_with('(')).collect();
         let owned = |text: &str| (!text.is_empty()).then(|| text.to_owned());

@@ -1,4 +1,4 @@
-//! Do threads share a core because they may run nowhere else?
+//! Do pinned threads compete for one core?
 
 use crate::case::Case;
 use crate::code::Code;
@@ -16,7 +16,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         return cores.not_watched();
     }
     let shared = cores.full(Saturation::Busy, FullCore::is_shared_by_pinned);
-    // Pinned to all cores alike is a full node, not a crowded core.
+    // Threads pinned evenly to all cores make a full node, not a crowded core.
     if shared.len() < cores.timeline.lines.len() {
         let crowded: Vec<Finding> =
             shared.iter().filter(|full| full.is_crowded_by_pinning()).map(|full| finding(cores, full)).collect();
@@ -30,8 +30,8 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let pinned = cores.threads.lines.iter().filter(|line| !line.is_kernel() && line.only_core().is_some()).count();
     Answer::Fine(match pinned {
         0 => "no thread is pinned to a core".to_owned(),
-        1 => "1 thread is pinned to a core".to_owned(),
-        n => format!("{n} threads are pinned to a core, and no two of them to the same one that both wanted"),
+        1 => "1 thread is pinned to a single core".to_owned(),
+        n => format!("{n} threads are pinned to a single core each, and no two of them compete for one"),
     })
 }
 
@@ -54,20 +54,20 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Core, core.to_string()),
         title: format!(
-            "{} threads are pinned to core {core} and wait for each other, up to {}",
+            "{} threads are pinned to core {core} and wait for each other, up to {} each",
             who.len(),
             span(longest)
         ),
         detail: format!(
-            "{} may run on core {core} only. The other cores were {} busy.",
+            "They may run on core {core} only and share its busy time: {}. The other cores averaged {} busy.",
             listed(&names, NAMED),
             percent(others)
         ),
         evidence,
         remedy: match who.get(1) {
             Some((who, _)) => format!(
-                "Let all but one run elsewhere: `taskset -pc CORES {}`. Two jobs that both count their cores from 0 are the usual reason: change who pins \
-                 them (cpuset, CPUAffinity=, the launcher).",
+                "Move all but one to other cores: `taskset -pc CORES {}`. Usual cause: two jobs that both number their cores from 0. Fix it where they \
+                 are pinned (cpuset, CPUAffinity=, the launcher).",
                 who.tid
             ),
             None => String::new(),
@@ -84,25 +84,25 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cores::scene::{Actor, Doing, Kind, Scene};
+    use crate::cores::scene::{Actor, Doing, Load, Scene};
     use crate::rules::test_evidence::{fact_of, fine, one};
 
     const HALF: Doing = Doing::Turns { run: 0.5, wait: 0.5, slices: 100.0 };
 
-    /// Two jobs that both begin to count their cores at 0.
+    /// Two jobs that both number their cores from 0.
     fn both_on_core_0() -> Scene {
         Scene::new(4, 5.0)
-            .load(0, 0.0, 5.0, Kind::User, 1.0)
+            .load(0, 0.0, 5.0, Load::User, 1.0)
             .with(Actor::new(60, "rank-0", 0).pinned().until(99.0, HALF))
             .with(Actor::new(61, "rank-1", 0).pinned().until(99.0, HALF))
     }
 
     #[test]
-    fn two_that_are_pinned_to_one_core_are_named_with_what_each_had() {
+    fn threads_pinned_to_one_core_are_named_with_their_shares() {
         let f = one(examine(&Case::of(&both_on_core_0().evidence())));
         assert_eq!((f.severity, f.subject.name.as_str()), (Severity::Warning, "0"));
         assert!(f.title.contains("2 threads are pinned to core 0"), "{}", f.title);
-        for word in ["rank-0[60] 50 %", "rank-1[61] 50 %", "The other cores were 0 % busy"] {
+        for word in ["rank-0[60] 50 %", "rank-1[61] 50 %", "The other cores averaged 0 % busy"] {
             assert!(f.detail.contains(word), "{word}: {}", f.detail);
         }
         assert_eq!(fact_of(&f, FactKey::PinnedShare, "rank-0[60]"), 50.0);
@@ -110,17 +110,17 @@ mod tests {
     }
 
     #[test]
-    fn those_who_could_go_elsewhere_are_not_crowded_by_pinning() {
+    fn threads_that_may_run_elsewhere_are_not_crowded_by_pinning() {
         let scene = Scene::new(4, 5.0)
-            .load(0, 0.0, 5.0, Kind::User, 1.0)
+            .load(0, 0.0, 5.0, Load::User, 1.0)
             .with(Actor::new(60, "a", 0).until(99.0, HALF))
             .with(Actor::new(61, "b", 0).until(99.0, HALF));
         assert_eq!(fine(examine(&Case::of(&scene.evidence()))), "no thread is pinned to a core");
     }
 
     #[test]
-    fn one_pinned_thread_on_each_core_is_how_it_should_be() {
-        let mut scene = Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+    fn one_pinned_thread_per_core_is_fine() {
+        let mut scene = Scene::new(2, 5.0).all_cores(Load::User, 1.0);
         for core in 0..2 {
             scene = scene.with(Actor::new(60 + core, "rank", core).pinned().until(99.0, Doing::Run));
         }
@@ -128,8 +128,8 @@ mod tests {
     }
 
     #[test]
-    fn pinned_to_all_cores_alike_is_a_full_node() {
-        let mut scene = Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+    fn threads_pinned_evenly_to_all_cores_make_a_full_node() {
+        let mut scene = Scene::new(2, 5.0).all_cores(Load::User, 1.0);
         for n in 0..4 {
             scene = scene.with(Actor::new(60 + n, "rank", n % 2).pinned().until(99.0, HALF));
         }

@@ -1,8 +1,8 @@
-//! Do two agents on this node want the same thing?
+//! Do two agents on this node conflict?
 //!
-//! Two orchestrators place work on the same cores and memory without knowing of each other; two host engines fight over the same
-//! counters. Here both are configured, else one of them is unused (see agent-unused). The name of a process alone does not make an
-//! orchestrator a rival: anything can be called so.
+//! Two orchestrators schedule work on the same cores and memory without knowing of each other; two host engines fight over the
+//! same counters. Here both are configured, otherwise one of them is unused (see agent-unused). A process name alone does not
+//! make an orchestrator a rival: anything can have that name.
 
 use super::agent_unused::{blind_to_files, broken_catalogue, nothing_seen, subject};
 use crate::agents::{self, Harm, Judgement, Verdict};
@@ -13,7 +13,7 @@ use crate::ties::Ties;
 use crate::words::{list, plural};
 use std::collections::BTreeMap;
 
-/// How many pieces of evidence are shown of each side.
+/// Pieces of evidence shown for each side.
 const SHOWN: usize = 3;
 
 pub fn examine(case: &Case<'_>) -> Answer {
@@ -25,7 +25,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         Ok(judgements) => judgements,
         Err(error) => return broken_catalogue(&error),
     };
-    // Each pair once, whichever side complains; of an agent with several units its first service.
+    // Each pair once, whichever side it was found on; an agent with several units by its first service.
     let mut pairs: BTreeMap<[&str; 2], &Judgement> = BTreeMap::new();
     for judgement in judgements.iter().filter(|j| j.verdict == Verdict::Conflict) {
         for rival in &judgement.rivals {
@@ -51,7 +51,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         Some(blind) if findings.is_empty() => blind,
         _ => Answer::from_findings(findings, || {
             format!(
-                "{}, no two of them want the same",
+                "{}, no conflict",
                 plural(judgements.len() as u64, "unit of a known agent", "units of known agents")
             )
         }),
@@ -72,7 +72,7 @@ fn finding(side: &Judgement, rival: &str, judgements: &[Judgement]) -> Finding {
             facts.push(
                 Fact::new(
                     FactKey::InUse,
-                    "nothing seen that shows it",
+                    "no sign of use",
                     format!("catalogue: {}", judgement.map_or(rival, |j| &j.agent)),
                 )
                 .of(name),
@@ -82,24 +82,24 @@ fn finding(side: &Judgement, rival: &str, judgements: &[Judgement]) -> Finding {
     let here = side.why.iter().filter(|r| r.kind == agents::ReasonKind::CompetingOwner);
     facts.extend(here.map(|r| Fact::new(FactKey::BothHere, r.text.clone(), r.source.clone())));
     facts.push(Fact::new(FactKey::HowSure, side.certainty.as_str(), format!("catalogue: {}", side.agent)));
-    let words = |used: bool| if used { "is in use" } else { "shows no sign of use" };
+    let words = |used: bool| if used { "is in use" } else { "shows no signs of use" };
     let (this_used, other_used) = (!side.in_use.is_empty(), other.is_some_and(|j| !j.in_use.is_empty()));
     let verdict = match (this_used, other_used) {
-        (true, true) => "Both show signs of use: ask who owns this node before one of them goes.".to_owned(),
-        (false, false) => "Neither shows a sign of use.".to_owned(),
+        (true, true) => "Both show signs of use: find out who owns this node before you remove either.".to_owned(),
+        (false, false) => "Neither shows signs of use.".to_owned(),
         _ => format!("{} {}, {rival_name} {}.", side.unit, words(this_used), words(other_used)),
     };
     let owners = side.owns_node && other.is_some_and(|j| j.owns_node);
     let harm = side.harm == Harm::Seen || other.is_some_and(|j| j.harm == Harm::Seen);
     let title = match owners {
         true => format!("Two orchestrators on one node: {} and {rival_name}", side.unit),
-        false => format!("{} beside {rival_name}: one of them is enough", side.unit),
+        false => format!("{} and {rival_name} overlap: one of them is enough", side.unit),
     };
     let about = |j: &Judgement| format!("{} is {}. ", j.unit, j.what);
     let mut detail = about(side);
     detail.push_str(&other.map(about).unwrap_or_default());
     if owners {
-        detail.push_str("Each places work here as if the node were its own. ");
+        detail.push_str("Each schedules work here as if it owned the node. ");
     }
     detail.push_str(&verdict);
     Finding {
@@ -119,10 +119,10 @@ fn finding(side: &Judgement, rival: &str, judgements: &[Judgement]) -> Finding {
 
 fn remedy(side: &Judgement, other: Option<&Judgement>, this_used: bool, other_used: bool) -> String {
     let step = |j: &Judgement| match j.report_only {
-        true => format!("{} is not to be removed on advice ({})", j.unit, j.safe_step),
-        false => format!("to give up {}: `{}` (does not fix: {})", j.unit, j.safe_step, j.does_not_fix),
+        true => format!("{} should not be removed just on this advice ({})", j.unit, j.safe_step),
+        false => format!("to remove {}: `{}` (does not fix: {})", j.unit, j.safe_step, j.does_not_fix),
     };
-    // The one that somebody uses is not to go.
+    // Never the one that is in use.
     let mut steps = Vec::new();
     if !this_used || other_used {
         steps.push(step(side));
@@ -134,9 +134,9 @@ fn remedy(side: &Judgement, other: Option<&Judgement>, this_used: bool, other_us
         steps.push(step(other));
     }
     if steps.is_empty() {
-        return "Keep one of the two; ask who uses them first.".to_owned();
+        return "Keep one of the two; find out who uses them first.".to_owned();
     }
-    format!("Decide who owns the node, and keep one. {}.", list(&steps, 2).replacen("to give", "To give", 1))
+    format!("Decide which one to keep. {}.", list(&steps, 2).replacen("to remove", "To remove", 1))
 }
 
 #[cfg(test)]

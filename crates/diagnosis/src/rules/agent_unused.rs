@@ -1,8 +1,8 @@
-//! Does an agent start here that has no work here?
+//! Does an agent run here that has no work here?
 //!
-//! The base image enables it, nobody configured it, and it tries for ever. How it is judged is in docs/catalogue.md; this rule says
-//! who hears of it. A stock node is full of daemons that idle: those are one line together. An agent that does harm, or against
-//! which two kinds of reasons speak, has a finding of its own; in an image each has.
+//! The base image enables it, nobody configured it, and it retries for ever. docs/catalogue.md says how agents are judged; this
+//! rule decides what to report. A stock node is full of idle daemons: they share one finding. An agent that does harm, or with
+//! two kinds of evidence against it, gets its own; in an image each does.
 
 use crate::agents::{self, CatalogueError, Certainty, Harm, Judgement, ReasonKind, Verdict};
 use crate::case::Case;
@@ -13,13 +13,13 @@ use crate::words::{list, plural};
 use coroner_evidence::{Evidence, probe};
 use std::collections::BTreeMap;
 
-/// Begins what the step leaves as it is.
+/// Introduces what the step does not change.
 const DOES_NOT_FIX: &str = "It does not fix: ";
 
-/// From two kinds of independent reasons on an agent is named, even if it idles: what it waits for may come with the next boot.
+/// With this many independent kinds of reasons an agent is named even if it idles: the next boot may wake it.
 const KINDS: usize = 2;
 
-/// How many idle agents the common finding names in its title.
+/// How many agents a sentence names; the rest are counted.
 const NAMED: usize = 6;
 
 pub fn examine(case: &Case<'_>) -> Answer {
@@ -55,7 +55,7 @@ fn unused(judgements: &[Judgement]) -> Vec<Vec<&Judgement>> {
     units
 }
 
-/// The first part of the remedy for the agent of this unit: what to do, without what that leaves as it is.
+/// The remedy for the agent of this unit, without what it does not fix.
 pub fn what_to_do(evidence: &Evidence, unit: &str) -> Option<String> {
     let judgements = agents::judgements(evidence).ok()?;
     let group = unused(&judgements).into_iter().find(|group| group.iter().any(|j| j.unit == unit))?;
@@ -66,13 +66,13 @@ fn others<'j>(group: &[&'j Judgement]) -> Vec<&'j str> {
     group[1..].iter().map(|j| j.unit.as_str()).collect()
 }
 
-/// Processes alone rule nothing out.
+/// Without unit files nothing can be ruled out: processes alone are not enough.
 pub fn blind_to_files(evidence: &Evidence) -> Option<Answer> {
     let blind = evidence.why_unseen(probe::UNIT_FILES).filter(|_| evidence.unit_files.is_empty())?;
     Some(Answer::CannotTell { because: blind.why.clone(), how_to_see: blind.how_to_see.clone() })
 }
 
-/// Neither units nor processes.
+/// The answer if neither units nor processes were seen.
 pub fn nothing_seen(evidence: &Evidence) -> Option<Answer> {
     let seen = !(evidence.unit_files.is_empty() && evidence.units.is_empty() && evidence.processes.is_empty());
     if seen {
@@ -90,19 +90,19 @@ pub fn nothing_seen(evidence: &Evidence) -> Option<Answer> {
 
 pub fn broken_catalogue(error: &CatalogueError) -> Answer {
     Answer::CannotTell {
-        because: format!("a catalogue of agents cannot be used: {error}"),
-        how_to_see: format!("correct {} (docs/catalogue.md), or take it away", error.file),
+        because: format!("an agent catalogue is invalid: {error}"),
+        how_to_see: format!("fix {} (docs/catalogue.md), or remove it", error.file),
     }
 }
 
 fn fine(judgements: &[Judgement]) -> String {
     let open = judgements.iter().filter(|j| j.verdict == Verdict::CannotTell).count() as u64;
     let mut words = format!(
-        "{}, none without work",
+        "{}, none judged unused",
         plural(judgements.len() as u64, "known agent or unit", "units of known agents")
     );
     if open > 0 {
-        words.push_str(&format!("; of {open} it cannot be told"));
+        words.push_str(&format!("; {open} could not be judged"));
     }
     words
 }
@@ -111,7 +111,7 @@ fn is_service(judgement: &Judgement) -> bool {
     judgement.unit.ends_with(".service")
 }
 
-/// Those who look at an image decide on each.
+/// In an image every agent is named: whoever builds it decides on each.
 fn is_named(judgement: &Judgement) -> bool {
     judgement.in_image || judgement.certainty >= Certainty::Likely || judgement.kinds_against() >= KINDS
 }
@@ -120,19 +120,19 @@ fn is_named(judgement: &Judgement) -> bool {
 fn finding(group: &[&Judgement]) -> Finding {
     let worst = group[0];
     let owner = worst.why.iter().any(|r| r.kind == ReasonKind::CompetingOwner);
-    // In an image harm never shows; there two kinds of reasons, one of them an owner, are what the incident looked like before it.
+    // An image never shows harm; two kinds of reasons, one of them a rival owner, are what precedes an incident.
     let warn = worst.certainty >= Certainty::Likely && (worst.harm == Harm::Seen || (worst.in_image && owner));
     let against = worst.why.iter().filter(|r| r.kind.is_against() || r.kind == ReasonKind::Restarts);
     let short: Vec<String> = against.take(2).map(|r| shorten(&r.text)).collect();
     let verb = if worst.pid.is_some() { "runs" } else { "starts" };
     let title = format!("{} {verb}, but has no work here: {}", worst.unit, short.join("; "));
-    let mut detail = format!("{} ({}), judged unused: {}. ", worst.unit, worst.what, worst.certainty.as_str());
+    let mut detail = format!("{} ({}) is judged unused ({}). ", worst.unit, worst.what, worst.certainty.as_str());
     for reason in &worst.why {
         detail.push_str(&sentence(&reason.text));
     }
     let others = others(group);
     if !others.is_empty() {
-        detail.push_str(&format!("The same holds for {}. ", list(&others, NAMED)));
+        detail.push_str(&format!("The same goes for {}. ", list(&others, NAMED)));
     }
     Finding {
         code: Code::AgentUnused,
@@ -194,22 +194,22 @@ fn step(judgement: &Judgement, others: &[&str]) -> String {
         let why = if step.starts_with("report only:") { "" } else { "Do not remove it: it may be the only way in. " };
         return format!("{why}{}", sentence(step)).trim_end().to_owned();
     }
-    // Some steps are a command, others say in words what to do.
+    // Some steps are a command, others prose.
     let mut words = match agents::recommends_removal(step) {
         true if step.starts_with("systemctl ") => format!("If nobody uses it: `{step}`. "),
         true => format!("If nobody uses it: {step}. "),
         false => sentence(step),
     };
     if !others.is_empty() {
-        words.push_str(&format!("The same for {}. ", list(others, NAMED)));
+        words.push_str(&format!("Do the same for {}. ", list(others, NAMED)));
     }
     if !judgement.in_image && judgement.pid.is_none() {
-        words.push_str("Do the same in the image the node was made from. ");
+        words.push_str("Also change the image that the node was built from. ");
     }
     words
 }
 
-/// All that idles, in one line.
+/// One finding for all idle agents.
 fn summary(idle: &[Vec<&Judgement>]) -> Option<Finding> {
     let units: Vec<&str> = idle.iter().map(|group| group[0].unit.as_str()).collect();
     if units.is_empty() {
@@ -227,16 +227,16 @@ fn summary(idle: &[Vec<&Judgement>]) -> Option<Finding> {
         ties: Ties::default(),
         severity: Severity::Info,
         subject: Subject::new(SubjectKind::Node, "agents"),
-        title: format!("{} without work here: {}", plural(n, "agent may be", "agents may be"), list(&units, NAMED)),
-        detail: "One kind of reason speaks against each, and none was seen to do harm. Nothing needs to be done now; an image without \
-                 them starts faster and has less to go wrong."
+        title: format!("{} unused here: {}", plural(n, "agent may be", "agents may be"), list(&units, NAMED)),
+        detail: "Each has only one kind of evidence against it, and none was seen doing harm. Nothing needs to be done now; an image \
+                 without them boots faster and has less to go wrong."
             .to_owned(),
         evidence: facts.collect(),
-        remedy: "`coroner units` tells of each why, how sure that is, what it costs and the safe step.".to_owned(),
+        remedy: "`coroner units` shows for each the reasons, how sure they are, what it costs, and the safe step.".to_owned(),
     })
 }
 
-/// Up to its explanation, for a title.
+/// Cut to the length of a title.
 fn shorten(text: &str) -> String {
     const TITLE: usize = 90;
     if text.chars().count() <= TITLE {

@@ -1,7 +1,7 @@
-//! Are there thousands of live cgroups with nothing in them?
+//! Are there thousands of live but empty cgroups?
 //!
-//! Somebody makes cgroups and forgets to remove them (abandoned scopes, a container runtime that lost track). Every agent walks
-//! all of them every few seconds, and memory cgroups run out of ids at 65,535: then no container starts any more.
+//! Something creates cgroups and never removes them (abandoned scopes, a container runtime that lost track). Agents walk all of
+//! them every few seconds, and memory cgroups run out of IDs at 65,535: then no container can start.
 
 use super::not_seen;
 use crate::case::Case;
@@ -14,16 +14,16 @@ use crate::zombies::makers::{self, MakerShare};
 use coroner_evidence::{About, CgroupCensus, CgroupOwner, CrowdedParent, Evidence, probe};
 
 /// A large node has some 100 pods and a few hundred cgroups that are empty by design (slices, parents of containers); this is
-/// several times as much.
+/// several times that.
 const MANY_EMPTY: u64 = 2_000;
 
-/// And most of what lives has nothing in it.
+/// And more than this share of the live ones is empty.
 const MOST: f64 = 0.5;
 
-/// Memory cgroups have 16-bit ids (MEM_CGROUP_ID_MAX in mm/memcontrol.c). Live ones keep theirs.
+/// Memory cgroups have 16-bit IDs (MEM_CGROUP_ID_MAX in mm/memcontrol.c), and live ones keep theirs.
 const IDS: u64 = 65_535;
 
-/// Time to act before no container starts any more.
+/// Leaves time to act before no container can start.
 const IDS_NEARLY_GONE: f64 = 0.8;
 
 pub fn examine(case: &Case<'_>) -> Answer {
@@ -45,14 +45,14 @@ pub fn examine(case: &Case<'_>) -> Answer {
         }
         Some(empty) => Answer::Fine(format!("{} live cgroups, {} of them empty", count(census.live), count(empty))),
         None if census.live < MANY_EMPTY => {
-            Answer::Fine(format!("only {} live cgroups, whatever is in them", count(census.live)))
+            Answer::Fine(format!("only {} live cgroups, empty or not", count(census.live)))
         }
         None => Answer::CannotTell {
             because: format!(
-                "{} live cgroups, but not all processes could be seen, so nobody knows which are empty",
+                "{} live cgroups, but not all processes are visible, so how many are empty is unknown",
                 count(census.live)
             ),
-            how_to_see: "run as root, without hidepid, in the host's pid namespace".to_owned(),
+            how_to_see: "run as root, without hidepid, in the host's PID namespace".to_owned(),
         },
     }
 }
@@ -60,25 +60,25 @@ pub fn examine(case: &Case<'_>) -> Answer {
 fn found(evidence: &Evidence, census: &CgroupCensus, severity: Severity) -> Answer {
     let at_least = if census.truncated { "at least " } else { "" };
     let live = count(census.live);
-    // The parent with most empty children; with most children where emptiness is unknown.
+    // The parent with the most empty children, or the most children if emptiness is unknown.
     let parent = census.crowded.iter().max_by_key(|p| (p.empty.unwrap_or(0), p.children));
     let maker = parent.and_then(|parent| leaking(evidence, &parent.path));
     let share = census.live as f64 / IDS as f64;
     let title = match (severity, census.empty) {
         (Severity::Critical, _) => {
-            format!("{at_least}{live} live memory cgroups: ids run out at {}, then no container starts", count(IDS))
+            format!("{at_least}{live} live memory cgroups: IDs run out at {}, then no container can start", count(IDS))
         }
         (_, Some(empty)) => {
-            format!("{} empty cgroups that nobody removed, of {at_least}{live} live ones", count(empty))
+            format!("{} empty cgroups that nobody removed, out of {at_least}{live} live ones", count(empty))
         }
         (_, None) => format!("{at_least}{live} live cgroups"),
     };
     let mut detail = String::from(
-        "They are directories without a process in or below them. kubelet, cAdvisor and systemd walk all of them again and again, so their \
-         CPU time climbs with the count. ",
+        "An empty cgroup has no process in or below it. kubelet, cAdvisor and systemd walk all cgroups over and over, so their CPU time \
+         grows with the count. ",
     );
     if severity == Severity::Critical {
-        detail.push_str(&format!("{} of the ids for memory cgroups are in use by live ones. ", percent(share)));
+        detail.push_str(&format!("Live cgroups use {} of all memory cgroup IDs. ", percent(share)));
     }
     if let Some(parent) = parent {
         let example = parent.example.as_ref().map(|e| format!(", such as {e}")).unwrap_or_default();
@@ -86,7 +86,7 @@ fn found(evidence: &Evidence, census: &CgroupCensus, severity: Severity) -> Answ
     }
     if let (Some(maker), Some(churn)) = (&maker, makers::churn(evidence)) {
         detail.push_str(&format!(
-            " {} made {} of them in the {} we watched, and removed {}.",
+            " {} created {} in the {} we watched, and removed {}.",
             maker.name(),
             count(maker.born),
             duration_words(churn.over()),
@@ -105,8 +105,8 @@ fn found(evidence: &Evidence, census: &CgroupCensus, severity: Severity) -> Answ
         }
     }
     if let Some(maker) = &maker {
-        facts.push(Fact::new(FactKey::BornOf, maker.born, "births of cgroups (tracepoints)").of(maker.name()));
-        facts.push(Fact::new(FactKey::RemovedByIt, maker.removed, "births of cgroups (tracepoints)"));
+        facts.push(Fact::new(FactKey::BornOf, maker.born, "cgroup tracepoints").of(maker.name()));
+        facts.push(Fact::new(FactKey::RemovedByIt, maker.removed, "cgroup tracepoints"));
     }
     facts.push(Fact::new(FactKey::MemcgIds, IDS, "mm/memcontrol.c MEM_CGROUP_ID_MAX"));
     Answer::Findings(vec![Finding {
@@ -124,7 +124,7 @@ fn found(evidence: &Evidence, census: &CgroupCensus, severity: Severity) -> Answ
     }])
 }
 
-/// Who made most of what stays below this parent, and removed less than half of it.
+/// Who created most of what stays below this parent, and removed less than half of what it created.
 fn leaking(evidence: &Evidence, parent: &str) -> Option<MakerShare> {
     let below = |path: &str| path == parent || path.strip_prefix(parent).is_some_and(|rest| rest.starts_with('/'));
     makers::shares(evidence)
@@ -137,25 +137,25 @@ fn remedy(census: &CgroupCensus, parent: Option<&CrowdedParent>, maker: Option<&
     let scope =
         parent.and_then(|p| p.example.as_deref()).is_some_and(|e| e.ends_with(".scope") && e.starts_with("run-"));
     if scope {
-        return "Abandoned scopes: something calls systemd-run or opens sessions and systemd lost track of the end. See who: `systemctl list-units \
-                'run-*.scope'`; clear them with `systemctl stop 'run-*.scope'` after a look at what is inside. Update systemd."
+        return "Abandoned scopes: something calls systemd-run or opens sessions, and systemd missed their end. List them: `systemctl list-units \
+                'run-*.scope'`. Check what is inside, then clear them: `systemctl stop 'run-*.scope'`. Update systemd."
             .to_owned();
     }
     let Some(parent) = parent.filter(|p| p.path != "/") else {
-        return "Find who makes them: compare `systemd-cgls` with what should run here. The kernel refuses to remove (rmdir) a cgroup with a process \
-                in it, so empty ones can be removed on a drained node; fix who leaks, or they return."
+        return "Find out who creates them: compare `systemd-cgls` with what should run here. Remove the empty ones with rmdir on a drained node; the \
+                kernel refuses if a process is left. Fix the leak, or they come back."
             .to_owned();
     };
     let dir = shell_word(&format!("{}{}", census.mount_point.trim_end_matches('/'), parent.path));
     let who =
-        CgroupOwner::of_path(&parent.path).unit.map(|unit| format!(" (they lie below {unit})")).unwrap_or_default();
+        CgroupOwner::of_path(&parent.path).unit.map(|unit| format!(" (they are below {unit})")).unwrap_or_default();
     let first = match maker {
-        Some(maker) => format!("Stop {}, which makes them", maker.name()),
-        None => format!("Find who makes them{who}"),
+        Some(maker) => format!("Stop {}, which creates them", maker.name()),
+        None => format!("Find out who creates them{who}"),
     };
     format!(
-        "{first}. On a drained node remove the empty ones; the kernel refuses where a process is left: \
-         `find {dir} -mindepth 1 -depth -type d -exec rmdir {{}} + 2>/dev/null`. Fix who leaks, or they return."
+        "{first}. Remove the empty ones on a drained node (the kernel refuses if a process is left): \
+         `find {dir} -mindepth 1 -depth -type d -exec rmdir {{}} + 2>/dev/null`. Fix the leak, or they come back."
     )
 }
 
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn who_makes_them_and_removes_none_is_named() {
+    fn who_creates_them_and_removes_hardly_any_is_named() {
         let mut evidence = with(2_400, Some(2_100));
         let row = |pid, comm: &str, born, removed| CgroupChurn {
             from: evidence.clocks[0].at,
@@ -218,11 +218,11 @@ mod tests {
         evidence.cgroup_churn = vec![row(70, "leaker", 30, 1), row(71, "tidy", 400, 400)];
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.ties.culprits.iter().map(Task::name).collect::<Vec<_>>(), ["leaker[70]"]);
-        assert!(f.detail.contains("leaker[70] made 30 of them in the"), "{}", f.detail);
+        assert!(f.detail.contains("leaker[70] created 30 in the"), "{}", f.detail);
     }
 
     #[test]
-    fn thousands_of_empty_ones_name_their_parent_and_an_example() {
+    fn empty_cgroups_are_reported_with_their_parent_and_an_example() {
         let f = one(examine(&Case::of(&with(2_400, Some(2_100)))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/system.slice"));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_was_cut_short_is_at_least_that_much() {
+    fn a_truncated_count_is_a_lower_bound() {
         let mut evidence = with(60_000, Some(59_000));
         evidence.cgroup_censuses[0].truncated = true;
         let f = one(examine(&Case::of(&evidence)));

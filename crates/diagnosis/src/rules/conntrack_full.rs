@@ -1,6 +1,6 @@
-//! Is the table of tracked connections full?
+//! Is the connection tracking table full?
 //!
-//! When it is, the kernel drops the first packet of every new connection: DNS fails, health checks fail, and nothing else looks
+//! If it is, the kernel drops the first packet of every new connection: DNS and health checks fail, and nothing else looks
 //! wrong.
 
 use crate::case::Case;
@@ -11,8 +11,8 @@ use crate::ties::Ties;
 use crate::words::{count, percent, plural};
 use coroner_evidence::Source;
 
-/// A table this full has little room for the next burst: a node that opens 1,000 connections a second fills the last 5 % of the
-/// usual 262,144 in 13 s.
+/// A table this full has no room for a burst: at 1,000 new connections a second the last 5 % of the usual 262,144 are gone in
+/// 13 s.
 const NEARLY_FULL: f64 = 0.95;
 
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
@@ -21,7 +21,7 @@ const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 pub fn examine(case: &Case<'_>) -> Answer {
     let evidence = case.evidence;
     let log = log_events::recent(evidence, Family::Conntrack);
-    // The fullest moment that was watched.
+    // The fullest moment of the watch.
     let used = evidence.counters.points(Source::Conntrack, "", "nf_conntrack_count").iter().map(|p| p.value).max();
     let max = evidence.counters.last(Source::Conntrack, "", "nf_conntrack_max").filter(|m| *m > 0);
     let table = used.zip(max);
@@ -54,16 +54,16 @@ pub fn examine(case: &Case<'_>) -> Answer {
 
     if let Some(last) = events.last() {
         let still = match &now {
-            Some(now) if nearly_full => format!(" It is full or nearly so now: {now}."),
-            Some(now) => format!(" While we watched it held {now}."),
+            Some(now) if nearly_full => format!(" While watched, it was full or nearly full: {now}."),
+            Some(now) => format!(" While watched, it held at most {now}."),
             None => String::new(),
         };
         return found(
             Severity::Critical,
             format!("The connection table overflowed: packets were dropped, last {}", last.age_words()),
             format!(
-                "The kernel tracks every connection (nf_conntrack) and had no room for new ones, so it dropped their packets. It printed {} \
-                 about it; the printing is rate-limited, so far more packets were lost.{still}",
+                "The kernel tracks every connection (nf_conntrack) and had no room for new ones, so it dropped their packets. It logged {} \
+                 about it; as logging is rate-limited, more packets than that were lost.{still}",
                 plural(events.len() as u64, "line", "lines"),
             ),
             facts,
@@ -73,7 +73,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         return found(
             Severity::Warning,
             format!("The connection table is nearly full: {now}"),
-            "The kernel tracks every connection (nf_conntrack). When the table is full, it drops the packets of new ones.".to_owned(),
+            "The kernel tracks every connection (nf_conntrack). When the table is full, it drops the packets of new connections.".to_owned(),
             facts,
         );
     }
@@ -85,7 +85,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         // Without the module there is no table, and no file.
         (None, Ok(log)) => Answer::Fine(format!("no overflow in {}; no connection table was seen", log.reach_words())),
         (None, Err(unseen)) => Answer::CannotTell {
-            because: format!("{}; and no connection table was seen ({COUNT})", unseen.because),
+            because: format!("{}, and no connection table was seen ({COUNT})", unseen.because),
             how_to_see: unseen.how_to_see,
         },
     }
@@ -100,9 +100,9 @@ fn found(severity: Severity, title: String, detail: String, evidence: Vec<Fact>)
         title,
         detail,
         evidence,
-        remedy: "Give it room: `sysctl -w net.netfilter.nf_conntrack_max=NUMBER` (about 400 bytes of memory each; kube-proxy sets it from \
-                 conntrack.maxPerCore and may set it back). Then find who opens so many: `conntrack -L | awk '{print $5}' | sort | uniq -c | \
-                 sort -n | tail`, or count them per process with `ss -s` and `ss -tanp`."
+        remedy: "Enlarge it: `sysctl -w net.netfilter.nf_conntrack_max=NUMBER` (about 400 bytes of memory per connection; kube-proxy sets it from \
+                 conntrack.maxPerCore and may reset it). Then find out who opens so many: `conntrack -L | awk '{print $5}' | sort | uniq -c | \
+                 sort -n | tail`, or per process with `ss -s` and `ss -tanp`."
             .to_owned(),
     }])
 }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn nearly_full_begins_at_95_percent() {
+    fn nearly_full_starts_at_95_percent() {
         let f = one(examine(&Case::of(&table(95_000, 100_000))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(fact(&f, FactKey::Connections), 95_000);
@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_table_the_log_answers_and_without_both_nothing_does() {
+    fn without_a_table_the_log_decides_and_without_both_nothing_does() {
         let mut evidence = watched(5);
         cannot_tell(examine(&Case::of(&evidence)));
         evidence.log = log(&[]);
         assert!(fine(examine(&Case::of(&evidence))).contains("no connection table"));
         let (because, _) = cannot_tell(examine(&Case::of(&Evidence { log: Vec::new(), ..table(10, 100) })));
-        assert!(because.contains("only the watched 5.0 s were judged: 10 of 100"), "{because}");
-        // A maximum of zero is no table to divide by.
+        assert!(because.contains("watched only 5.0 s: 10 of 100"), "{because}");
+        // A maximum of zero is no table.
         assert!(fine(examine(&Case::of(&table(10, 0)))).contains("no connection table"));
     }
 }

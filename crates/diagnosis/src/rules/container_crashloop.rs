@@ -1,7 +1,7 @@
-//! Does a container start, die and start again?
+//! Does a container die and restart over and over?
 //!
-//! kubelet and docker restart what dies, more and more slowly: a container that dies at once is soon started only each five minutes, for
-//! weeks. Each start makes a new cgroup. What counts as a loop is in [`crate::units::containers`].
+//! kubelet and docker restart what dies, with a growing back-off: a container that dies at once is soon started only every five
+//! minutes, for weeks. Each start creates a cgroup. What counts as a loop is in [`crate::units::containers`].
 
 use super::unit_crashloop::rounded;
 use crate::case::Case;
@@ -12,7 +12,7 @@ use crate::ties::Ties;
 use crate::units::containers::{ContainerLoop, container_loops};
 use crate::units::loops::Trend;
 use crate::units::paths::shell_word;
-use crate::words::{age_words, count, plural, rate};
+use crate::words::{age_words, count, plural, rate, times};
 use coroner_evidence::{CgroupOwner, probe};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,19 +29,18 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
     let seen: BTreeSet<_> = evidence.containers.iter().map(|c| (&c.namespace, &c.pod, &c.pod_uid, &c.name)).collect();
     if seen.is_empty() {
-        // Processes that say they run in one, but no file of a runtime that tells of restarts.
+        // Processes run in containers, but no file of a runtime counts restarts.
         let runs =
             |path: &Option<String>| path.as_deref().is_some_and(|p| CgroupOwner::of_path(p).container_id.is_some());
         if evidence.processes.iter().any(|p| runs(&p.memory_cgroup)) {
             return Answer::CannotTell {
-                because: "containers run here, but no file of their runtime told how often they were restarted"
-                    .to_owned(),
-                how_to_see: "run as root on the node: `crictl ps -a` and `docker ps -a` tell it too".to_owned(),
+                because: "containers run here, but no file of their runtime shows how often they restarted".to_owned(),
+                how_to_see: "run as root on the node; `crictl ps -a` and `docker ps -a` show it, too".to_owned(),
             };
         }
         return Answer::Fine("no containers were seen".to_owned());
     }
-    Answer::Fine(format!("{}, none restarts again and again", plural(seen.len() as u64, "container", "containers")))
+    Answer::Fine(format!("{}, no crashloop", plural(seen.len() as u64, "container", "containers")))
 }
 
 fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
@@ -51,32 +50,31 @@ fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
     let how_fast = match l.per_hour.map(|per_hour| rate(per_hour, Duration::from_secs(3600))) {
         Some(words) if seen => words,
         Some(words) => format!("about {words}"),
-        None => "an unknown rate".to_owned(),
+        None => "at an unknown rate".to_owned(),
     };
     let ended = c.exit_code.filter(|code| *code != 0).map(|code| format!(", exit code {code}")).unwrap_or_default();
     let ago = |real_ns: Option<u64>| Some(Duration::from_nanos(now?.saturating_sub(real_ns?)));
     let (title, mut detail) = if l.told_by_cgroups() {
         let born = l.in_window.map_or(0, |(n, _)| n);
         (
-            format!("containers of {name} start again and again: {} new cgroups, {how_fast}", count(born)),
-            "No file of the runtime told of restarts, but the cgroups of containers below this pod come and go. "
+            format!("containers of {name} keep restarting: {} new cgroups, {how_fast}", count(born)),
+            "No file of the runtime shows restarts, but container cgroups of this pod keep coming and going. "
                 .to_owned(),
         )
     } else if l.made_anew {
-        let times = l.in_window.map_or(0, |(n, _)| n);
+        let n = l.in_window.map_or(0, |(n, _)| n);
         (
-            format!("{name} is made anew again and again: {} times, {how_fast}{ended}", count(times)),
-            "Each time it is another container under the same name, so that the runtime counts no restart: somebody outside starts it. "
+            format!("{name} keeps being recreated: {}, {how_fast}{ended}", times(n)),
+            "Each time it is a new container with the same name, so the runtime counts no restart: something else starts it. "
                 .to_owned(),
         )
     } else {
         (
-            format!("{name} crashloops: {} restarts, {how_fast}{ended}", count(c.restarts)),
-            format!("{} starts it again whenever it dies. ", c.runtime),
+            format!("{name} crashloops: {}, {how_fast}{ended}", plural(c.restarts, "restart", "restarts")),
+            format!("{} restarts it whenever it dies. ", c.runtime),
         )
     };
-    let source =
-        if l.told_by_cgroups() { "tracepoints of cgroups".to_owned() } else { format!("files of {}", c.runtime) };
+    let source = if l.told_by_cgroups() { "cgroup tracepoints".to_owned() } else { format!("files of {}", c.runtime) };
     let mut facts = Vec::new();
     if !l.told_by_cgroups() {
         facts.push(Fact::new(FactKey::Restarts, c.restarts, source.clone()));
@@ -89,7 +87,7 @@ fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
     }
     if let Some(age) = ago(c.started_real_ns) {
         facts.push(Fact::new(FactKey::LastStart, age_words(age, Duration::ZERO), source.clone()));
-        detail.push_str(&format!("Its last start was {}. ", age_words(age, Duration::ZERO)));
+        detail.push_str(&format!("It last started {}. ", age_words(age, Duration::ZERO)));
     }
     if let Some(age) = ago(l.since_real_ns) {
         facts.push(Fact::new(FactKey::LoopingForAtLeast, age.as_secs(), source.clone()));
@@ -100,9 +98,9 @@ fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
     if let Some(trend) = l.trend {
         facts.push(Fact::new(FactKey::Trend, trend.as_str(), source.clone()));
         detail.push_str(match trend {
-            Trend::Worse => "It gets worse. ",
-            Trend::Steady => "It goes on steadily. ",
-            Trend::Better => "It gets better. ",
+            Trend::Worse => "It is getting worse. ",
+            Trend::Steady => "The rate is steady. ",
+            Trend::Better => "It is getting better. ",
         });
     }
     for (key, id) in [(FactKey::ContainerId, &c.id), (FactKey::PodUid, &c.pod_uid)] {
@@ -111,7 +109,7 @@ fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
         }
     }
     detail.push_str(
-        "Each start makes a new cgroup, and memory that outlives it can keep the old one alive (see zombie-memcgs).",
+        "Each start creates a cgroup, and memory that outlives the container can keep its cgroup as a zombie (see zombie-memcgs).",
     );
     Finding {
         code: Code::ContainerCrashloop,
@@ -145,8 +143,8 @@ fn remedy(l: &ContainerLoop<'_>) -> String {
         }
     };
     format!(
-        "See why it dies: {see}. Then mend its image, configuration or limits where it is deployed. Deleting it only makes its owner start \
-         the same again, with the back-off at its shortest; cgroups that are already dead stay until what pins them goes or the node reboots."
+        "See why it dies: {see}. Then fix its image, configuration or limits where it is deployed. Deleting it does not help: its owner starts \
+         the same again, with the shortest back-off. Dead cgroups stay until the memory that pins them is freed or the node reboots."
     )
 }
 
@@ -157,9 +155,9 @@ mod tests {
     use crate::units::containers::tests::{docker, pod_births, pod_container};
 
     #[test]
-    fn a_pod_that_kubelet_backs_off_from_is_told() {
+    fn a_pod_in_back_off_is_found() {
         let mut evidence = watched(5);
-        // 40 restarts, one each five minutes, the last two minutes ago.
+        // 40 restarts, one every five minutes, the last two minutes ago.
         evidence.containers = vec![pod_container(40, 120, 12_000)];
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!((f.severity, f.subject.kind), (Severity::Warning, SubjectKind::Container));
@@ -174,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_docker_container_is_told_by_its_name() {
+    fn a_docker_container_is_named() {
         let mut evidence = watched(60);
         evidence.containers = vec![docker(60, 3), docker(0, 9)];
         let f = one(examine(&Case::of(&evidence)));
@@ -183,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_only_cgroups_told_of_is_named_by_its_uid() {
+    fn a_pod_known_only_by_its_cgroups_is_named_by_uid() {
         let mut evidence = watched(300);
         evidence.cgroup_churn = pod_births(12);
         let f = one(examine(&Case::of(&evidence)));
@@ -192,11 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn healthy_containers_are_fine_and_none_at_all_too() {
+    fn healthy_containers_are_fine_and_so_are_none() {
         let mut evidence = watched(5);
         assert_eq!(fine(examine(&Case::of(&evidence))), "no containers were seen");
         evidence.containers = vec![pod_container(0, 3600, 0)];
-        assert_eq!(fine(examine(&Case::of(&evidence))), "1 container, none restarts again and again");
+        assert_eq!(fine(examine(&Case::of(&evidence))), "1 container, no crashloop");
         evidence.containers.clear();
         evidence.unseen(probe::CONTAINERS, "restarts of containers", "permission denied", "run as root");
         assert_eq!(cannot_tell(examine(&Case::of(&evidence))).1, "run as root");

@@ -1,7 +1,7 @@
 //! Does one thread keep others off a core?
 //!
-//! core-saturated speaks of the core, this of the thread: who it is, by what right it stays (scheduling class, priority,
-//! affinity, or code in the kernel that cannot be preempted), and who could not run.
+//! core-saturated is about the core, this rule about the thread: which one, what lets it stay (scheduling class, priority,
+//! affinity, or kernel code that cannot be preempted), and which threads could not run.
 
 use crate::case::Case;
 use crate::code::Code;
@@ -17,9 +17,9 @@ use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectK
 use crate::ties::{Task, Ties};
 use crate::words::plural;
 
-/// A real-time thread that has most of a core leaves the others the rest of it: throttled it has 95 %.
+/// A real-time thread is to blame from half of the busy time on; throttled, it gets 95 %.
 const REAL_TIME_SHARE: f64 = 0.5;
-/// An ordinary thread is only to blame if hardly anybody else ran: otherwise the core is crowded, not monopolised.
+/// An ordinary thread is to blame only if hardly any other ran: otherwise the core is crowded, not monopolised.
 const ORDINARY_SHARE: f64 = 0.8;
 
 pub fn examine(case: &Case<'_>) -> Answer {
@@ -38,24 +38,24 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
     let any_full = cores.timeline.stretches(Saturation::Busy);
     if any_full.is_empty() {
-        return Answer::Fine("no core was full for a second, so nobody was kept off one".to_owned());
+        return Answer::Fine("no core was full for a second or longer".to_owned());
     }
     match cores.waits_hidden() {
         Some((because, how_to_see)) => Answer::CannotTell {
             because: format!(
-                "{} full, and who waited cannot be told: {because}",
+                "{} full, but which threads waited is unknown: {because}",
                 plural(any_full.len() as u64, "core was", "cores were")
             ),
             how_to_see,
         },
         None => Answer::Fine(format!(
-            "core {} was full, and no thread waited long behind a single other one",
+            "core {} was full, but no single thread kept others off it for long",
             any_full[0].core
         )),
     }
 }
 
-/// The thread that has the core, if it is one.
+/// The thread that owns the core, if a single one does.
 fn monopolist(full: &FullCore) -> Option<(&Owner, &Who)> {
     let owner = full.ownership.owner()?;
     let OwnerKind::Thread(who) = &owner.kind else { return None };
@@ -72,7 +72,7 @@ fn keeps_others_off(full: &FullCore) -> bool {
     to_blame && full.victims.iter().any(|v| v.harm == Harm::Starved)
 }
 
-/// A real-time thread that has a core for itself while nobody else wants it: that is worth knowing, as somebody may.
+/// A real-time thread that fills a core nobody else wants is still worth knowing: another thread may want it later.
 fn is_alone(full: &FullCore) -> bool {
     monopolist(full).is_some_and(|(owner, who)| who.class.is_real_time() && owner.share >= REAL_TIME_SHARE)
         && full.victims.is_empty()
@@ -84,7 +84,7 @@ fn longest_wait(full: &FullCore) -> u64 {
 
 fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding {
     let starved: Vec<_> = full.victims.iter().filter(|v| v.harm == Harm::Starved).cloned().collect();
-    // ksoftirqd has other work, too: it must have kept a NIC with packets waiting.
+    // ksoftirqd has other work, too: it counts only if a NIC had packets waiting.
     let nic_had_work = || {
         let mut queues = cores.queues(full.core).into_iter();
         queues.any(|(nic, queue)| traffic::had_work(cores.evidence, nic, &[queue], full.core) == Some(true))
@@ -96,7 +96,7 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
     };
     let in_kernel = owner.system_share.is_some_and(|s| s >= IN_KERNEL);
     let mut detail = format!(
-        "{}{} ran as {} and had {} of core {} for {}{}.",
+        "{}{} ran as {} and took {} of core {} for {}{}.",
         who.name(),
         who.belongs_to(),
         who.scheduling(),
@@ -106,7 +106,7 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
         cores.when(full.stretch.window.from),
     );
     detail.push_str(&match starved.is_empty() {
-        true => " Nobody was seen waiting for it.".to_owned(),
+        true => " No thread was seen waiting for it.".to_owned(),
         false => format!(" Kept off: {}.", victims_text(&starved)),
     });
     detail.push_str(&full.more_owners_text());
@@ -117,15 +117,15 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
         }
     }
     if who.class.is_real_time() {
-        detail.push_str(" A real-time thread runs before every ordinary one, for as long as it likes; the kernel leaves the others 5 % at most.");
+        detail.push_str(" A real-time thread preempts all ordinary ones and runs for as long as it wants; the kernel leaves the others at most 5 %.");
     } else if in_kernel {
         detail.push_str(
-            " It was in the kernel nearly all the time: there it may not be preemptible, or its cgroup weighs far more than those of \
-             who waits (cpu.weight, cpu.shares).",
+            " It was in the kernel nearly all of that time: it may not be preemptible there, or its cgroup may far outweigh those of \
+             the waiting threads (cpu.weight, cpu.shares).",
         );
     } else {
         detail.push_str(
-            " Equals take turns of some milliseconds: who waits longer weighs less (nice, cpu.weight, cpu.shares).",
+            " Threads of equal weight take turns every few milliseconds; one that waits longer has less weight (nice, cpu.weight, cpu.shares).",
         );
     }
 
@@ -154,7 +154,7 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
         subject: Subject::new(SubjectKind::Process, subject(who)),
         title: match starved.is_empty() {
             true => format!(
-                "{} ({}) had core {} for itself for {}; nobody was seen waiting for it",
+                "{} ({}) had core {} to itself for {}; no thread was seen waiting for it",
                 who.name(),
                 who.scheduling(),
                 full.core,
@@ -172,7 +172,7 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
         evidence,
         remedy: match starved.is_empty() {
             true => format!(
-                "Nothing, if core {0} is meant for it alone. Else: {1}",
+                "No action needed if core {0} is dedicated to it. Otherwise: {1}",
                 full.core,
                 remedy(cores, full, who, in_kernel)
             ),
@@ -181,7 +181,7 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
     }
 }
 
-/// `spin[4711]`, and the process if the thread is not its main one: `worker[4712] of python3[4700]`.
+/// `spin[4711]`, or `worker[4712] of process 4700` if it is not the main thread.
 fn subject(who: &Who) -> String {
     match who.pid {
         Some(pid) if pid != who.tid => format!("{} of process {pid}", who.name()),
@@ -198,14 +198,14 @@ fn remedy(cores: &Cores, full: &FullCore, who: &Who, in_kernel: bool) -> String 
     if in_kernel && !who.class.is_real_time() {
         steps.insert(
             0,
-            format!("See what it does in the kernel: `cat /proc/{tid}/stack`, `perf record -C {core} -g -- sleep 5`."),
+            format!("See what it runs in the kernel: `cat /proc/{tid}/stack`, `perf record -C {core} -g -- sleep 5`."),
         );
     }
     steps.push(
-        "Class and place do not last beyond a restart of the program: whoever starts it (unit, pod, code) sets class and affinity anew.".into(),
+        "A restart of the program resets scheduling class and affinity: change them where it is started (unit, pod spec, code).".into(),
     );
     if in_kernel && who.class.is_real_time() {
-        steps.push("If it stays in the kernel without a preemption point, its class makes no difference.".into());
+        steps.push("If it runs kernel code that cannot be preempted, changing its class won't help.".into());
     }
     steps.join(" ")
 }
@@ -213,7 +213,7 @@ fn remedy(cores: &Cores, full: &FullCore, who: &Who, in_kernel: bool) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cores::scene::{Actor, Doing, Kind, Scene, time};
+    use crate::cores::scene::{Actor, Doing, Load, Scene, time};
     use crate::rules::test_evidence::fact_of;
     use coroner_evidence::Evidence;
     use coroner_evidence::Source;
@@ -231,10 +231,10 @@ mod tests {
     }
 
     fn scene() -> Scene {
-        Scene::new(2, 5.0).load(1, 0.0, 5.0, Kind::User, 0.95).load(1, 0.0, 5.0, Kind::System, 0.04)
+        Scene::new(2, 5.0).load(1, 0.0, 5.0, Load::User, 0.95).load(1, 0.0, 5.0, Load::System, 0.04)
     }
 
-    /// Waits 950 ms of every second and works off what came meanwhile in many short slices.
+    /// Waits 950 ms of every second, then catches up in many short slices.
     fn throttled_victim(tid: u32, comm: &str) -> Actor {
         let mut actor = Actor::kernel(tid, comm, 1);
         for second in 0..5 {
@@ -266,12 +266,12 @@ mod tests {
         let [f] = &found[..] else { panic!("{found:?}") };
         assert_eq!((f.severity, f.subject.name.as_str()), (Severity::Info, "spin[4711]"));
         assert!(
-            f.title.starts_with("spin[4711] (SCHED_FIFO 50") && f.title.contains("had core 1 for itself"),
+            f.title.starts_with("spin[4711] (SCHED_FIFO 50") && f.title.contains("had core 1 to itself"),
             "{}",
             f.title
         );
-        assert!(f.title.ends_with("nobody was seen waiting for it") && !f.detail.contains("Kept off"), "{}", f.detail);
-        assert!(f.remedy.starts_with("Nothing, if core 1 is meant for it alone. Else: "), "{}", f.remedy);
+        assert!(f.title.ends_with("no thread was seen waiting for it") && !f.detail.contains("Kept off"), "{f:?}");
+        assert!(f.remedy.starts_with("No action needed if core 1 is dedicated to it. Otherwise: "), "{}", f.remedy);
         // An ordinary program may use an idle core.
         let program = Actor::new(4711, "train", 1).pinned().until(99.0, Doing::Run);
         assert_eq!(findings(&scene().with(program).with(idle()).evidence()), []);
@@ -281,7 +281,7 @@ mod tests {
     fn a_starved_softirq_thread_of_a_nic_is_critical() {
         let scene = scene().with(spinner()).with(throttled_victim(22, "ksoftirqd/1"));
         let mut evidence = scene.nic("eth0", 1).evidence();
-        assert_eq!(findings(&evidence)[0].severity, Severity::Warning, "no packet was seen");
+        assert_eq!(findings(&evidence)[0].severity, Severity::Warning, "no packets seen");
         for (second, value) in [(0.0, 10), (5.0, 900)] {
             evidence.counters.push(Source::Interrupts, "cpu1", "38", time(second), value);
         }
@@ -289,9 +289,9 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_stays_in_the_kernel_is_a_monopolist_without_any_rank() {
+    fn an_ordinary_thread_that_stays_in_the_kernel_is_a_monopolist() {
         let evidence = Scene::new(4, 5.0)
-            .load(2, 1.0, 4.0, Kind::System, 1.0)
+            .load(2, 1.0, 4.0, Load::System, 1.0)
             .with(
                 Actor::new(77, "cadvisor", 2)
                     .of_process(70, "kubelet")
@@ -314,14 +314,14 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_own_threads_are_not_to_be_reranked() {
+    fn kernel_threads_keep_their_class() {
         let evidence = Scene::new(4, 5.0)
-            .load(2, 0.0, 5.0, Kind::System, 1.0)
+            .load(2, 0.0, 5.0, Load::System, 1.0)
             .with(Actor::kernel(40, "kswapd0", 2).until(99.0, Doing::Run))
             .with(Actor::kernel(31, "kworker/2:1", 2).until(99.0, Doing::Wait))
             .evidence();
         let remedy = &findings(&evidence)[0].remedy;
-        assert!(remedy.contains("do not change its class") && !remedy.contains("chrt"), "{remedy}");
+        assert!(remedy.contains("do not change its scheduling class") && !remedy.contains("chrt"), "{remedy}");
     }
 
     #[test]
@@ -330,7 +330,7 @@ mod tests {
         assert!(matches!(examine(&Case::of(&idle)), Answer::Fine(why) if why.contains("no core was full")));
     }
 
-    /// In a recording of minutes one may follow the other; both are to be named, each with its own time.
+    /// In a recording of minutes one may follow the other; each is named with its own time.
     #[test]
     fn two_monopolists_of_one_core_are_two_findings() {
         let reign = |tid: u32, comm: &str, from: f64, to: f64| {
@@ -344,8 +344,8 @@ mod tests {
             .until(26.0, Doing::Wait)
             .until(99.0, Doing::Sleep);
         let evidence = Scene::new(2, 40.0)
-            .load(1, 2.0, 12.0, Kind::User, 0.99)
-            .load(1, 20.0, 26.0, Kind::User, 0.99)
+            .load(1, 2.0, 12.0, Load::User, 0.99)
+            .load(1, 20.0, 26.0, Load::User, 0.99)
             .with(reign(4711, "first", 2.0, 12.0))
             .with(reign(4712, "second", 20.0, 26.0))
             .with(victim)
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_full_node_of_equals_has_no_monopolist() {
-        let mut scene = Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+        let mut scene = Scene::new(2, 5.0).all_cores(Load::User, 1.0);
         for n in 0..6 {
             scene = scene.with(
                 Actor::new(100 + n, "cc1plus", n % 2).until(99.0, Doing::Turns { run: 0.3, wait: 0.6, slices: 25.0 }),
@@ -372,9 +372,9 @@ mod tests {
     }
 
     #[test]
-    fn a_short_spike_is_fine_and_blindness_is_not() {
+    fn a_short_spike_is_fine_but_missing_evidence_is_not() {
         let spike = Scene::new(2, 5.0)
-            .load(1, 1.0, 1.6, Kind::User, 1.0)
+            .load(1, 1.0, 1.6, Load::User, 1.0)
             .with(Actor::new(4711, "spin", 1).fifo(50).until(1.0, Doing::Sleep).until(1.6, Doing::Run))
             .evidence();
         assert_eq!(findings(&spike), []);

@@ -1,8 +1,8 @@
-//! Is one core full, and does it hurt, while the node looks healthy?
+//! Is one core full, and does that hurt, while the node looks healthy?
 //!
-//! The average hides it: one core of 96 at 100 % is 1 % of the node. A core that is full of one user thread is at work, not
-//! ill; it is ill if it is stuck in the kernel (what runs there can often not be preempted, and interrupts are served late) or
-//! if somebody else needs it and cannot get it.
+//! The average hides it: one core of 96 at 100 % is 1 % of the node. A core filled by one user thread is just at work. It is a
+//! problem if the core is stuck in the kernel (such code often cannot be preempted, and interrupts are served late) or if
+//! another thread needs the core and cannot get it.
 
 use crate::case::Case;
 use crate::code::Code;
@@ -16,15 +16,16 @@ use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties};
+use crate::words::plural;
 use std::collections::BTreeSet;
 
 /// More cores than this are counted, not listed: nobody reads fifty findings.
 const MOST_FINDINGS: usize = 8;
 
-/// An average below this makes nobody look.
+/// With an average below this, nobody suspects a full core.
 const HIDING: f64 = 0.6;
 
-/// Sharers of a core that are named; all others are counted.
+/// Sharers of a core that are named; the rest are counted.
 const MOST_SHARERS: usize = 4;
 
 pub fn examine(case: &Case<'_>) -> Answer {
@@ -33,8 +34,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         return cores.not_watched();
     }
     let mut full = cores.full_by_owner(Saturation::Kernel, |f| f.others_have_room() || f.is_unfair());
-    // Pinned threads cannot use the room of others, so it does not matter whether there is any; unless they are spread over all
-    // cores alike, which is a full node and not a crowded core.
+    // Room elsewhere does not help pinned threads. But spread evenly over all cores they make a full node, not a crowded core.
     let shared = cores.full(Saturation::Busy, FullCore::is_shared_by_pinned).len();
     let unevenly = shared < cores.timeline.lines.len();
     let crowded = |f: &FullCore| unevenly && f.is_crowded_by_pinning();
@@ -48,7 +48,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
 
     if full.is_empty() {
-        // Nobody waits yet, but whoever comes will.
+        // No thread waits yet, but the next one will.
         full = cores.full(Saturation::Busy, |f| {
             f.ownership.owner().and_then(|o| o.who()).is_some_and(|who| who.class.is_real_time() && !who.kernel)
         });
@@ -56,7 +56,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     if full.is_empty() {
         return nothing_found(cores);
     }
-    // Those that serve a NIC first, then the longest.
+    // Cores that serve a NIC first, then the longest full.
     full.sort_by_key(|f| (cores.queues(f.core).is_empty(), std::cmp::Reverse(f.total_ns), f.core));
     let (told, rest) = full.split_at(full.len().min(MOST_FINDINGS));
     let is_told = |core: &u32| told.iter().any(|f| f.core == *core);
@@ -65,7 +65,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     if more > 0
         && let Some(last) = findings.last_mut()
     {
-        last.detail.push_str(&format!(" {more} more cores were in the same state."));
+        last.detail.push_str(&format!(" {} full, too.", plural(more as u64, "more core was", "more cores were")));
     }
     Answer::Findings(findings)
 }
@@ -81,13 +81,13 @@ fn nothing_found(cores: &Cores) -> Answer {
         );
         if let Some((because, how_to_see)) = cores.waits_hidden() {
             return Answer::CannotTell {
-                because: format!("{full}, and whether others waited for it cannot be told: {because}"),
+                because: format!("{full}, but whether threads waited for it is unknown: {because}"),
                 how_to_see,
             };
         }
-        let owner = longest.ownership.owner().map_or_else(String::new, |o| format!(" with {}", o.name()));
+        let owner = longest.ownership.owner().map_or_else(String::new, |o| format!("{}, ", o.name()));
         let user = percent(longest.stretch.shares.user);
-        return Answer::Fine(format!("{full}{owner}, {user} in user code, and nobody waited long for it"));
+        return Answer::Fine(format!("{full} ({owner}{user} in user code), but no thread waited long for it"));
     }
     let (Some((core, kernel)), Some((busiest, busy))) =
         (cores.timeline.worst(Shares::kernel), cores.timeline.worst(Shares::busy))
@@ -95,7 +95,7 @@ fn nothing_found(cores: &Cores) -> Answer {
         return Answer::Fine("no core was busy".to_owned());
     };
     let numbers = format!(
-        "worst core {core} at {} system, irq and softirq over 1 s; busiest core {busiest} at {}",
+        "over 1 s, kernel time peaked at {} (core {core}) and busy time at {} (core {busiest})",
         percent(kernel),
         percent(busy)
     );
@@ -106,30 +106,30 @@ fn nothing_found(cores: &Cores) -> Answer {
     if let Some((because, how_to_see)) = cores.waits_hidden() {
         return Answer::CannotTell {
             because: format!(
-                "{} full together, and whether somebody was kept off cannot be told: {because}",
-                if full.len() == 1 { "a core was".to_owned() } else { format!("{} cores were", full.len()) }
+                "{} full, but whether threads were kept off is unknown: {because}",
+                plural(full.len() as u64, "core was", "cores were")
             ),
             how_to_see,
         };
     }
-    // On a full node waiting is a matter of turns, unless somebody in particular kept others off; that was looked for.
+    // On a full node threads take turns, unless one of them kept the others off, which was ruled out above.
     let waited = full.iter().flat_map(|f| f.victims.iter().map(move |v| (f, v))).max_by_key(|(_, v)| v.longest_ns);
     let nobody = match waited {
-        None => "nobody was kept off".to_owned(),
+        None => "no thread was kept off".to_owned(),
         Some((f, victim)) => {
             let behind = match &f.ownership {
                 Ownership::Owned(owner) => format!("mostly behind {}", owner.name()),
-                Ownership::Shared(why) | Ownership::Unknown(why) => format!("behind nobody who can be named: {why}"),
+                Ownership::Shared(why) | Ownership::Unknown(why) => format!("and no owner can be named: {why}"),
             };
             format!(
-                "{} waited at least {} at a time for core {}, {behind}",
+                "{} waited at least {} in one go for core {}, {behind}",
                 victim.who.name(),
                 span(victim.longest_ns),
                 f.core
             )
         }
     };
-    Answer::Fine(format!("{numbers}; cores were full only when the whole node was, and {nobody}"))
+    Answer::Fine(format!("{numbers}; cores were full only while the whole node was, and {nobody}"))
 }
 
 fn finding(cores: &Cores, full: &FullCore) -> Finding {
@@ -139,7 +139,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
     let (core, long) = (full.core, span(full.stretch.window.length().as_nanos() as u64));
 
     let mut title = if kernel {
-        format!("core {core} spent {long} in the kernel ({})", percent(shares.kernel()))
+        format!("core {core} spent {} of {long} in the kernel", percent(shares.kernel()))
     } else {
         format!("core {core} was {} busy for {long}", percent(shares.busy()))
     };
@@ -160,14 +160,14 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
             detail.push_str(&format!(" It was {}; none of them may run elsewhere.", sharers.unwrap_or_default()));
         }
         Ownership::Owned(owner) => {
-            detail.push_str(&format!(" {} had {} of its busy time", owner.described(), percent(owner.share)));
+            detail.push_str(&format!(" {} took {} of its busy time", owner.described(), percent(owner.share)));
             if let Some(who) = owner.who() {
-                detail.push_str(&format!(", as {}", who.scheduling()));
+                detail.push_str(&format!(", running as {}", who.scheduling()));
             }
             detail.push('.');
         }
         Ownership::Shared(why) | Ownership::Unknown(why) => {
-            detail.push_str(&format!(" Nobody can be named as its owner: {why}."));
+            detail.push_str(&format!(" No owner can be named: {why}."));
         }
     }
     if !full.victims.is_empty() {
@@ -175,19 +175,19 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
     }
     match full.others {
         Some(others) if full.others_have_room() => detail.push_str(&format!(
-            " The node's average was {}{}; the other cores were {} busy.",
+            " The node averaged {} busy{}, the other cores {}.",
             percent(full.node.busy()),
-            if full.node.busy() < HIDING { ", which hides it" } else { "" },
+            if full.node.busy() < HIDING { " (which hides this core)" } else { "" },
             percent(others.busy())
         )),
-        Some(others) => detail.push_str(&format!(" The other cores were {} busy.", percent(others.busy()))),
+        Some(others) => detail.push_str(&format!(" The other cores averaged {} busy.", percent(others.busy()))),
         None => detail.push_str(" The node has no other core."),
     }
     if !queues.is_empty() {
         detail.push_str(&format!(" No other core serves {}.", listed(&queues, 4)));
     }
     if full.windows.len() > 1 {
-        detail.push_str(&format!(" This happened {} times, {} in all.", full.windows.len(), span(full.total_ns)));
+        detail.push_str(&format!(" This happened {} times, {} in total.", full.windows.len(), span(full.total_ns)));
     }
     detail.push_str(&full.more_owners_text());
 
@@ -245,17 +245,17 @@ fn sharers(cores: &Cores, full: &FullCore) -> Option<String> {
 fn severity(cores: &Cores, full: &FullCore, serves_nic: bool) -> Severity {
     let kernel = full.stretch.saturation == Saturation::Kernel;
     let starved = full.victims.iter().any(|v| v.harm == Harm::Starved);
-    // That we look is no trouble of the node's; it is over when we are done.
+    // Our own load is no problem of the node; it ends when we are done.
     if full.ownership.owner().and_then(|owner| owner.who()).is_some_and(|who| who.observer) {
         return Severity::Info;
     }
-    // Threads that take turns in the kernel are not stuck there.
+    // Threads that take turns in the kernel are not stuck.
     let takes_turns = matches!(full.ownership, Ownership::Shared(_)) && full.victims.is_empty();
     match (kernel && !takes_turns && !cores.is_free(full) || starved, serves_nic) {
-        // What a NIC loses is told by nic-core-starved.
+        // nic-core-starved reports what the NIC loses.
         (true, true) if !full.victims.is_empty() => Severity::Critical,
         (true, _) => Severity::Warning,
-        // User threads that take turns leave a NIC its share: softirqs come before them.
+        // User threads that take turns do not starve a NIC: softirqs preempt them.
         (false, _) if !full.victims.is_empty() => Severity::Warning,
         (false, _) => Severity::Info,
     }
@@ -272,40 +272,40 @@ fn remedy(cores: &Cores, full: &FullCore) -> String {
     match full.ownership.owner().map(|o| (&o.kind, o.who())) {
         _ if full.is_shared_by_pinned() => match with_room_for_thread(cores, core, window) {
             Some(others) => steps.push(format!(
-                "Let all but one run where there is room: `taskset -pc {others} {}`.",
+                "Move all but one of them to a core with room: `taskset -pc {others} {}`.",
                 cores.threads.lines[full.pinned[1].line].key.tid
             )),
-            None => steps.push("No other core has room for them: fewer threads would do the same work.".to_owned()),
+            None => steps.push("No other core has room for them: run fewer threads.".to_owned()),
         },
         Some((OwnerKind::Softirq(_) | OwnerKind::Interrupt(_), _)) => steps.push(format!(
-            "See which device it is: `grep -E 'CPU|:' /proc/interrupts`, then spread its queues or turn on RPS; `perf record -C {core} -g -- sleep 5` shows the code."
+            "Find the device: `grep -E 'CPU|:' /proc/interrupts`. Then spread its queues over more cores or turn on RPS. `perf record -C {core} -g -- sleep 5` shows the code."
         )),
         Some((_, Some(who))) if full.stretch.saturation == Saturation::Kernel && !who.class.is_real_time() => steps.push(format!(
-            "See what {} does in the kernel: `perf record -C {core} -g -- sleep 5` and `perf report`, or `cat /proc/{}/stack`.",
+            "See what {} is doing in the kernel: `perf record -C {core} -g -- sleep 5` and `perf report`, or `cat /proc/{}/stack`.",
             who.name(),
             who.tid
         )),
         Some((_, Some(who))) => steps.extend(culprit_steps(cores, core, window, who)),
-        _ => steps.push(format!("Find out who runs there: `perf record -C {core} -g -- sleep 5` and `perf report`.")),
+        _ => steps.push(format!("Find out what runs there: `perf record -C {core} -g -- sleep 5` and `perf report`.")),
     }
     if full.victims.iter().any(|v| v.harm == Harm::Crowded) {
         steps.push(format!(
-            "Several busy threads are pinned to core {core}: correct their affinity (taskset, OMP_PLACES, cpuset)."
+            "Several busy threads are pinned to core {core}: fix their affinity (taskset, OMP_PLACES, cpuset)."
         ));
     }
     if let Some((nic, queue)) = cores.queues(core).first() {
         match (queue.irq.filter(|_| queue.napi_tid.is_none()), with_room(cores, core, window)) {
             (Some(irq), Some(others)) => steps.push(format!(
-                "To give {} {} another core meanwhile: `echo {others} > /proc/irq/{irq}/smp_affinity_list` (irqbalance may move it back).",
+                "Meanwhile, let another core serve {} {}: `echo {others} > /proc/irq/{irq}/smp_affinity_list` (irqbalance may move it back).",
                 nic.display_name(),
                 queue.label(),
             )),
             (Some(_), None) => steps.push(format!(
-                "{} {} needs this core, and no other one had room to serve it.",
+                "Only this core serves {} {}, and no other core had room to.",
                 nic.display_name(),
                 queue.label()
             )),
-            (None, _) => steps.push(format!("{} {} needs this core.", nic.display_name(), queue.label())),
+            (None, _) => steps.push(format!("Only this core serves {} {}.", nic.display_name(), queue.label())),
         }
     }
     steps.join(" ")

@@ -1,4 +1,4 @@
-//! Does the hypervisor give the node's cores to others?
+//! Does the hypervisor take CPU time from this node?
 
 use crate::case::Case;
 use crate::code::Code;
@@ -8,18 +8,18 @@ use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectK
 use crate::ties::Ties;
 use coroner_evidence::Window;
 
-/// Of the time that was wanted. A tenth is what dashboards alarm at; a short watch needs more to be sure that it is not a moment.
+/// Shares of the time that busy cores wanted. Dashboards alarm at a tenth; a short watch needs more to exclude a blip.
 const WARNING: f64 = 0.2;
 const CRITICAL: f64 = 0.4;
 const WORTH_KNOWING: f64 = 0.05;
-/// A node that wants hardly any time loses hardly any.
+/// A node that wants less of its time than this loses hardly any.
 const WANTED: f64 = 0.2;
-/// Counted is what was taken while a core was at work: it ran for this part of a second …
+/// A second counts if the core was at work in it: it ran for this share …
 const AT_WORK: f64 = 0.25;
-/// … or was hardly let run at all. An idle core waits for the hypervisor at each tick, and no job is late for that.
+/// … or this share was stolen. An idle core waits for the hypervisor at each tick, which delays no job.
 const HARDLY_LET: f64 = 0.8;
 
-/// Of a long watch the parts are longer than a second.
+/// A longer watch is cut into this many parts, which are then longer than a second.
 const MOST_PARTS: usize = 600;
 
 pub fn examine(case: &Case<'_>) -> Answer {
@@ -30,19 +30,19 @@ pub fn examine(case: &Case<'_>) -> Answer {
     };
     let Some(stolen) = stolen_at_work(&cores.timeline, window) else {
         return Answer::Fine(format!(
-            "{} of the cores' time, and no core was at work for a second",
+            "{} of all core time was stolen, but no core was at work for a second",
             percent(average.steal)
         ));
     };
     if average.busy() < WANTED {
         return Answer::Fine(format!(
-            "{} of the cores' time; only {} was wanted at all",
-            percent(average.steal),
-            percent(average.busy())
+            "the node wanted only {} of its core time; {} of all core time was stolen",
+            percent(average.busy()),
+            percent(average.steal)
         ));
     }
     if stolen < WORTH_KNOWING {
-        return Answer::Fine(format!("{} of the time that was wanted", percent(stolen)));
+        return Answer::Fine(format!("{} of the CPU time that busy cores wanted was stolen", percent(stolen)));
     }
     let severity = match stolen {
         s if s >= CRITICAL => Severity::Critical,
@@ -63,19 +63,19 @@ pub fn examine(case: &Case<'_>) -> Answer {
         subject: Subject::new(SubjectKind::Node, "hypervisor"),
         title: format!("the hypervisor took {} of the CPU time that this node wanted", percent(stolen)),
         detail: format!(
-            "While cores were at work, for {} of the time that they wanted somebody else ran on the machine below. Threads that held a lock or polled \
-             a network device stood still with them.",
+            "For {} of the time that busy cores wanted to run, the hypervisor ran something else. Threads that held a lock or polled a NIC stood \
+             still meanwhile.",
             percent(stolen)
         ),
         evidence: facts,
-        remedy: "Nothing on this node helps. Burstable instances: their credits are used up, take a larger or another kind. Else tell the provider, or move \
-                 the job to another machine."
+        remedy: "Nothing on this node helps. If it is a burstable instance, its CPU credits are used up: take a larger or a non-burstable type. Otherwise \
+                 contact the provider, or move the job to another machine."
             .to_owned(),
         ties: Ties { cores: cores.timeline.lines.keys().copied().collect(), when: Some(window.into()), ..Ties::default() },
     }])
 }
 
-/// Of the time that somebody wanted a core, second by second; `None` if no core was at work.
+/// The stolen share of the time that cores at work wanted, second by second; `None` if no core was at work.
 fn stolen_at_work(timeline: &Timeline, window: Window) -> Option<f64> {
     let seconds = (window.length().as_secs_f64().round() as usize).clamp(1, MOST_PARTS);
     let cells = timeline.lines.values().flat_map(|line| line.strip(window, seconds)).flatten();
@@ -93,7 +93,7 @@ mod tests {
     use coroner_evidence::{CoreTicks, CoreTimes};
     use std::time::Duration;
 
-    /// Four seconds of two cores: so much of the time wanted and had, and wanted and stolen.
+    /// Two cores for four seconds, with these shares of the time run and stolen.
     fn node(had: f64, stolen: f64) -> Evidence {
         let mut evidence = watched(4);
         evidence.core_times = (0..=8u64)
@@ -122,20 +122,20 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_part_of_what_was_wanted_not_of_all_time() {
+    fn it_is_a_share_of_the_wanted_time_not_of_all_time() {
         // 15 % of all time, but a third of what was wanted.
         assert_eq!(one(examine(&Case::of(&node(0.3, 0.15)))).severity, Severity::Warning);
         assert_eq!(one(examine(&Case::of(&node(0.9, 0.1)))).severity, Severity::Info);
         assert!(fine(examine(&Case::of(&node(0.96, 0.04)))).contains("4 %"));
-        // Who wants nothing loses nothing.
+        // A node that wants little loses little.
         fine(examine(&Case::of(&node(0.08, 0.08))));
     }
 
     #[test]
-    fn an_idle_node_whose_ticks_wait_is_not_ill_unless_nothing_is_left() {
+    fn an_idle_node_is_fine_unless_nearly_all_is_stolen() {
         assert!(fine(examine(&Case::of(&node(0.02, 0.23)))).contains("no core was at work"));
         assert_eq!(one(examine(&Case::of(&node(0.05, 0.9)))).severity, Severity::Critical);
-        // What is taken from the idle core beside it is not the busy one's loss.
+        // Time stolen from an idle core does not count against a busy one.
         let mut evidence = node(0.9, 0.0);
         for (look, times) in (0..).zip(&mut evidence.core_times) {
             times.cores[1] = CoreTicks { core: 1, steal: look * 15, idle: look * 35, ..CoreTicks::default() };
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_cannot_tell() {
+    fn one_look_is_not_enough() {
         let mut evidence = node(0.5, 0.5);
         evidence.core_times.truncate(1);
         cannot_tell(examine(&Case::of(&evidence)));

@@ -1,7 +1,7 @@
 //! Does a CPU quota stop a cgroup's threads?
 //!
-//! A cgroup with a quota may run so long in each period (100 ms); when it is used up, all its threads stop until the next one, no
-//! matter how idle the cores are. That is not contention (somebody else had the core) and not reclaim (memory was short).
+//! When a cgroup has used up its quota for a period (100 ms), all its threads stop until the next one, no matter how idle the
+//! cores are. That is neither contention (another thread had the core) nor reclaim (memory was short).
 
 use super::not_seen;
 use crate::case::Case;
@@ -15,21 +15,21 @@ use coroner_evidence::{About, CgroupMount, CgroupOwner, Evidence, Point, Source,
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Stopped in a quarter of its periods: a request that meets the stop waits up to a whole period (100 ms) longer, so one in four
-/// does. Fewer is the ordinary cost of a limit with bursts.
+/// Throttled in a quarter of its periods: one request in four then takes up to a whole period (100 ms) longer. Less is the
+/// normal cost of a limit with bursts.
 const THROTTLED_PERIODS: f64 = 0.25;
 
-/// With fewer periods a ratio says nothing.
+/// With fewer periods the ratio means nothing.
 const MIN_PERIODS: u64 = 5;
 
-/// Stopped for at least so much of the time in which it was stopped at all, added over cores; less than that nobody notices.
+/// Stopped for at least this share of the time in which it was throttled, summed over cores; nobody notices less.
 const STOPPED_SHARE: f64 = 0.05;
-/// Quotas are looked at about this often; one that stands still for long is not written down meanwhile.
+/// Quotas are read about this often; counters that stand still are not recorded meanwhile.
 const LOOKS_APART: Duration = Duration::from_secs(2);
-/// And of a window that is much longer than that, so long.
+/// From this much stopped time on, the window does not count, only the time in which it was throttled.
 const STOPPED_LEAST: Duration = Duration::from_secs(1);
 
-/// So many cgroups get a finding of their own.
+/// At most this many cgroups get a finding of their own.
 const SHOWN: usize = 5;
 
 #[derive(Debug, Clone)]
@@ -38,14 +38,14 @@ struct Throttled<'e> {
     periods: u64,
     throttled: u64,
     stopped: Duration,
-    /// Cores that the quota is worth.
+    /// The quota in cores.
     quota_cores: Option<f64>,
     quota_us: Option<u64>,
-    /// From the first to the last look at which more of it was stopped.
+    /// From the first to the last look that showed more throttling.
     over: Duration,
-    /// It was stopped for the last time, a while before the end.
+    /// When it was last throttled, if that was a while before the end.
     until: Option<Time>,
-    /// It came while we watched, and no second look shows what it did.
+    /// It appeared while we watched, and there is no second look to compare with.
     seen_once: bool,
 }
 
@@ -66,7 +66,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         }
         return not_seen(
             evidence.why_unseen_about(probe::CGROUPS, &[About::CpuQuotas]),
-            "the CPU quotas of cgroups were not seen",
+            "the CPU quotas of cgroups were not read",
             "run on the node, where the cpu controller's cgroups are mounted",
         );
     }
@@ -94,20 +94,17 @@ pub fn examine(case: &Case<'_>) -> Answer {
         let worst = measured.iter().filter(|t| t.periods >= MIN_PERIODS).max_by(|a, b| a.ratio().total_cmp(&b.ratio()));
         let told = match worst.filter(|t| t.throttled > 0) {
             Some(t) => format!(
-                "{cgroups}; the most stopped, {}, in {} of its periods for {} in all",
+                "{cgroups}; the worst, {}, was throttled in {} of its periods, for {} in total",
                 t.path,
                 percent(t.ratio()),
                 duration_words(t.stopped),
             ),
-            None if measured.len() as u64 == once => "no cgroup with a CPU quota was seen long enough".to_owned(),
-            None => format!("{cgroups}, none was stopped"),
+            None if measured.len() as u64 == once => "no cgroup with a CPU quota was watched long enough".to_owned(),
+            None => format!("{cgroups}, no throttling"),
         };
         match once {
             0 => told,
-            n => format!(
-                "{told}; {} seen only once, so what became of them is unknown",
-                plural(n, "more was", "more were")
-            ),
+            n => format!("{told}; {} seen only once, too briefly to judge", plural(n, "more was", "more were")),
         }
     })
 }
@@ -127,21 +124,21 @@ fn measure<'e>(evidence: &'e Evidence, path: &'e str, first_look: Option<Time>) 
         quota_us,
         over: span_of_moves(counters.points(Source::CgroupCpu, path, "nr_throttled")),
         until: evidence.window().and_then(|w| counters.stopped(Source::CgroupCpu, path, "nr_throttled", w.to)),
-        // What stands still since the first look is written down only then.
+        // A counter that stands still from the first look on is recorded only there.
         seen_once: matches!(counters.points(Source::CgroupCpu, path, "nr_periods"), [only] if Some(only.at) > first_look),
     })
     .filter(|t| t.quota_us.is_some() || t.periods > 0)
 }
 
 fn is_bitten(t: &Throttled, window: Duration) -> bool {
-    // In a recording of minutes, what it suffered in half of one is no less.
+    // In a recording of minutes, half a minute of throttling is no less harmful.
     let over = if t.stopped >= STOPPED_LEAST { t.over.min(window) } else { window };
     t.periods >= MIN_PERIODS
         && t.ratio() >= THROTTLED_PERIODS
         && t.stopped.as_secs_f64() >= STOPPED_SHARE * over.as_secs_f64()
 }
 
-/// From the look at which a counter first had moved until the last such one, and a step before it.
+/// From the first to the last look at which a counter had moved, plus one step before.
 fn span_of_moves(points: &[Point]) -> Duration {
     let moves = || points.windows(2).filter(|two| two[0].value != two[1].value);
     match (moves().next(), moves().next_back()) {
@@ -153,8 +150,8 @@ fn span_of_moves(points: &[Point]) -> Duration {
     }
 }
 
-/// Where a pod and its container both stop, one quota is what bites: the inner one, unless the outer one (shared by several)
-/// stops for more than twice as long.
+/// If a pod and its container are both throttled, only one is reported: the inner one, unless the outer one (shared by several)
+/// was stopped for more than twice as long.
 fn bites_itself(t: &Throttled, all: &[&Throttled]) -> bool {
     let strictly_below = |a: &Throttled, b: &Throttled| a.path != b.path && is_same_or_below(a.path, b.path);
     let inner_bites = all.iter().any(|other| strictly_below(other, t) && other.stopped.saturating_mul(2) >= t.stopped);
@@ -168,7 +165,7 @@ fn finding(evidence: &Evidence, t: &Throttled, window: Duration) -> Finding {
         None => "its CPU quota".to_owned(),
     };
     let who = processes_in(evidence, t.path);
-    let runs = if who.is_empty() { String::new() } else { format!(" In it runs {}.", list(&who, 3)) };
+    let runs = if who.is_empty() { String::new() } else { format!(" Processes in it: {}.", list(&who, 3)) };
     let source = format!("cpu.stat of {}", t.path);
     let mut facts = vec![
         Fact::new(FactKey::Periods, t.periods, source.clone()),
@@ -188,11 +185,11 @@ fn finding(evidence: &Evidence, t: &Throttled, window: Duration) -> Finding {
         ties: Ties { until: t.until, ..Ties::of_cgroup(t.path) },
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Cgroup, t.path),
-        title: format!("{} is stopped by {quota} in {} of its periods", cgroup_name(t.path), percent(t.ratio())),
+        title: format!("{} is throttled by {quota} in {} of its periods", cgroup_name(t.path), percent(t.ratio())),
         detail: format!(
-            "Within {} the cgroup {}{} used up its CPU quota in {} of {} periods; its threads then stood still, {} in all (added over \
-             cores), even if cores were idle. This is neither contention (somebody else has the core: core-saturated, core-monopolised) nor \
-             want of memory (memory-reclaim).{runs}",
+            "In {}, cgroup {}{} used up its CPU quota in {} of {} periods. Its threads then stood still, {} in total (summed over \
+             cores), even if cores were idle. This is neither contention (another thread has the core: core-saturated, core-monopolised) \
+             nor memory shortage (memory-reclaim).{runs}",
             duration_words(window),
             t.path,
             cgroup_owner(t.path),
@@ -213,12 +210,9 @@ fn rest(more: &[&Throttled], window: Duration) -> Finding {
         ties: Ties::default(),
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Node, "other throttled cgroups"),
-        title: format!(
-            "{} are stopped by their CPU quota too",
-            plural(more.len() as u64, "more cgroup", "more cgroups")
-        ),
+        title: format!("{} throttled by a CPU quota", plural(more.len() as u64, "more cgroup is", "more cgroups are")),
         detail: format!(
-            "Within {} they stood still for {} in all: {}.",
+            "In {}, their threads stood still for {} in total (summed over cores): {}.",
             duration_words(window),
             duration_words(stopped),
             list(&names, 10)
@@ -227,7 +221,7 @@ fn rest(more: &[&Throttled], window: Duration) -> Finding {
             Fact::new(FactKey::Cgroups, more.len() as u64, "cpu.stat"),
             Fact::new(FactKey::Throttled, stopped.as_millis() as u64, "cpu.stat"),
         ],
-        remedy: "As for the ones above: raise or remove their quotas.".to_owned(),
+        remedy: "Raise or remove their quotas, as for those above.".to_owned(),
     }
 }
 
@@ -235,7 +229,7 @@ fn cores_words(cores: f64) -> String {
     if (cores - 1.0).abs() < 0.005 { "1 core".to_owned() } else { format!("{} cores", (cores * 100.0).round() / 100.0) }
 }
 
-/// What runs in it, the most frequent first: `stress[7]`, `python3[12] and 7 more of that name`.
+/// What runs in it, the most frequent first: `stress[7]`, `python3[12] (8 processes)`.
 fn processes_in(evidence: &Evidence, path: &str) -> Vec<String> {
     let mut pids: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     for process in &evidence.processes {
@@ -249,15 +243,15 @@ fn processes_in(evidence: &Evidence, path: &str) -> Vec<String> {
         let pid = pids.first()?;
         Some(match pids.len() {
             1 => format!("{name}[{pid}]"),
-            n => format!("{name}[{pid}] with {} more of that name", n - 1),
+            n => format!("{name}[{pid}] ({n} processes)"),
         })
     });
     described.collect()
 }
 
-/// What to run to take a cgroup's quota away, by the version of the hierarchy that has the cpu controller.
+/// The command that removes a cgroup's quota, by the version of the hierarchy that has the cpu controller.
 fn lift(mounts: &[CgroupMount], path: &str) -> Option<String> {
-    // A controller is in one hierarchy only; the one that shows most of it.
+    // A controller is in one hierarchy only; take the mount that shows most of it.
     let mount = mounts.iter().rev().filter(|m| m.has("cpu")).min_by_key(|m| m.root.len())?;
     let below = if is_same_or_below(path, &mount.root) {
         &path[mount.root.trim_end_matches('/').len()..]
@@ -267,7 +261,7 @@ fn lift(mounts: &[CgroupMount], path: &str) -> Option<String> {
     let directory = format!("{}{below}", mount.mount_point.trim_end_matches('/'));
     let file = format!("{directory}/{}", if mount.version == 1 { "cpu.cfs_quota_us" } else { "cpu.max" });
     let word = shell_word(&file);
-    // A name that would end the quotes is not put into a command.
+    // A name with a backquote would end the quoted command.
     let lifts = if mount.version == 1 { "-1" } else { "max" };
     (!word.contains('`')).then(|| format!("`echo {lifts} > {word}`"))
 }
@@ -275,25 +269,25 @@ fn lift(mounts: &[CgroupMount], path: &str) -> Option<String> {
 fn remedy(mounts: &[CgroupMount], path: &str) -> String {
     let owner = CgroupOwner::of_path(path);
     if owner.pod_uid.is_some() {
-        "Raise or remove resources.limits.cpu of that container in the pod's spec (requests.cpu still guarantees its share); also limit its \
-         threads to the limit (GOMAXPROCS, OMP_NUM_THREADS), or they use the quota up in the first part of each period."
+        "Raise or remove resources.limits.cpu of that container in the pod spec (requests.cpu still guarantees its share). If the limit \
+         stays, run no more threads than it has cores (GOMAXPROCS, OMP_NUM_THREADS), or they use up the quota early in each period."
             .to_owned()
     } else if owner.container_id.is_some() {
         "Raise the container's limit: `docker update --cpus=N CONTAINER`, or start it without --cpus.".to_owned()
     } else if let Some(unit) = owner.unit {
         let name = operand(&unit);
         format!(
-            "Raise or remove CPUQuota= of {unit}: `systemctl show -p CPUQuotaPerSecUSec {name}`, then `systemctl set-property {name} \
-             CPUQuota=200%` (CPUQuota= empty removes it)."
+            "Raise or remove CPUQuota= of {unit}: see it with `systemctl show -p CPUQuotaPerSecUSec {name}`, then `systemctl set-property {name} \
+             CPUQuota=200%` (an empty CPUQuota= removes it)."
         )
     } else if let Some(lift) = lift(mounts, path) {
         format!(
-            "Take the quota away: {lift}; or write a larger one there. It lasts until whoever made the cgroup sets it again: change it there, too."
+            "Raise the quota, or remove it: {lift}. Whoever created the cgroup may set it again: change it there, too."
         )
     } else {
         format!(
-            "Raise the quota: write QUOTA PERIOD (or max) to cpu.max of {path} (cgroup v1: cpu.cfs_quota_us, -1 removes it), where whoever made \
-             the cgroup sets it."
+            "Raise the quota where the cgroup is created, or write QUOTA PERIOD (max removes it) to cpu.max of {path} (cgroup v1: \
+             cpu.cfs_quota_us, -1 removes it)."
         )
     }
 }
@@ -339,10 +333,10 @@ mod tests {
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/batch"));
-        assert_eq!(f.title, "cgroup /batch is stopped by its quota of 0.5 cores in 98 % of its periods");
+        assert_eq!(f.title, "cgroup /batch is throttled by its quota of 0.5 cores in 98 % of its periods");
         assert_eq!(fact(&f, FactKey::Throttled), 2_400);
         assert_eq!(fact(&f, FactKey::Quota), 0.5);
-        assert!(f.detail.contains("In it runs stress[7]."), "{}", f.detail);
+        assert!(f.detail.contains("Processes in it: stress[7]."), "{}", f.detail);
     }
 
     #[test]
@@ -355,13 +349,13 @@ mod tests {
     }
 
     #[test]
-    fn the_quota_that_bites_is_named_once() {
-        // A pod with one container: both levels have the same quota and stop in turn.
+    fn of_nested_quotas_the_one_that_throttles_is_named() {
+        // A pod with one container: both levels have the same quota and take turns to throttle.
         let mut evidence = watched(5);
         add(&mut evidence, "/pod", 50, 40, 2_000);
         add(&mut evidence, "/pod/c1", 50, 40, 1_900);
         assert_eq!(one(examine(&Case::of(&evidence))).subject.name, "/pod/c1");
-        // A quota shared by several: the inner ones rarely stop by themselves.
+        // A quota shared by several: the inner ones rarely throttle by themselves.
         let mut evidence = watched(5);
         add(&mut evidence, "/pod", 50, 50, 4_000);
         add(&mut evidence, "/pod/c1", 50, 15, 300);
@@ -401,16 +395,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_once_is_not_called_unstopped() {
+    fn a_cgroup_seen_once_is_not_called_unthrottled() {
         let mut evidence = with(50, 0, 0);
         for name in ["quota_us", "nr_periods", "nr_throttled", "throttled_us"] {
             evidence.counters.push(Source::CgroupCpu, "/born", name, start(2), 40);
         }
         let why = fine(examine(&Case::of(&evidence)));
-        assert_eq!(
-            why,
-            "1 cgroup with a CPU quota, none was stopped; 1 more was seen only once, so what became of them is unknown"
-        );
+        assert_eq!(why, "1 cgroup with a CPU quota, no throttling; 1 more was seen only once, too briefly to judge");
     }
 
     #[test]
@@ -426,7 +417,7 @@ mod tests {
         evidence.unseen(probe::CGROUPS, "memory limits of cgroups", "EACCES", "run as root");
         assert!(
             fine(examine(&Case::of(&evidence))).contains("no cgroup with a CPU quota"),
-            "blindness to memory is another matter"
+            "unseen memory limits do not matter here"
         );
         evidence.unseen_about(probe::CGROUPS, About::CpuQuotas, "CPU throttling", "EPERM", "run as root");
         assert_eq!(cannot_tell(examine(&Case::of(&evidence))).0, "EPERM");

@@ -1,4 +1,4 @@
-//! Did the NVIDIA driver report an error of a GPU?
+//! Did the NVIDIA driver report a GPU error?
 //!
 //! An Xid is the driver's error number. Some mean a broken GPU, some a broken program; the number alone decides what to do.
 
@@ -7,22 +7,22 @@ use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, XidEvent};
 use crate::ties::Ties;
-use crate::words::{list, times};
+use crate::words::{list, plural, times};
 use coroner_evidence::node::Gpu;
 use std::collections::BTreeMap;
 
 const SOURCE: &str = "kernel log";
 
-/// Where the trouble sits.
+/// What is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// The GPU, its memory or its links: jobs will fail again on it.
+    /// The GPU, its memory or its links: jobs on it will fail again.
     Hardware,
-    /// Hardware that wore a little and coped; it wants a reset or watching.
+    /// Worn hardware that recovered; needs a reset or watching.
     Wear,
-    /// Driver or the GPU's firmware.
+    /// The driver or the GPU's firmware.
     Driver,
-    /// The program that ran on it.
+    /// The program that used the GPU.
     Application,
     /// Follows from another Xid or from a killed program.
     Consequence,
@@ -40,20 +40,20 @@ impl Fault {
 
 /// The Xids that people meet, after NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors).
 const XIDS: &[(u32, Fault, &str)] = &[
-    (8, Fault::Application, "the GPU stopped processing a program's work"),
+    (8, Fault::Application, "the GPU stopped processing a program's commands"),
     (13, Fault::Application, "a program made the compute engine fault (often an access out of bounds)"),
-    (31, Fault::Application, "a program touched GPU memory that was not its own (page fault)"),
-    (32, Fault::Driver, "corrupted command stream: driver, or a bad PCIe link"),
+    (31, Fault::Application, "a program accessed GPU memory it does not own (page fault)"),
+    (32, Fault::Driver, "corrupted command stream: driver bug or bad PCIe link"),
     (38, Fault::Driver, "driver firmware error"),
     (43, Fault::Application, "a program's channel was reset after it faulted or hung"),
     (44, Fault::Driver, "fault during a context switch"),
-    (45, Fault::Consequence, "the driver cleaned up after a program that ended or failed before"),
+    (45, Fault::Consequence, "the driver cleaned up after a program that ended or failed"),
     (46, Fault::Hardware, "the GPU stopped processing"),
-    (48, Fault::Hardware, "double-bit memory error that could not be corrected (ECC)"),
+    (48, Fault::Hardware, "uncorrectable double-bit memory error (ECC)"),
     (54, Fault::Hardware, "the GPU's power cable is not connected"),
     (61, Fault::Hardware, "the GPU's internal controller failed (breakpoint)"),
     (62, Fault::Hardware, "the GPU's internal controller halted"),
-    (63, Fault::Wear, "a bad memory page or row was marked for replacement; it takes effect when the GPU is reset"),
+    (63, Fault::Wear, "a bad memory page or row was marked for replacement, which takes effect at the next GPU reset"),
     (64, Fault::Hardware, "a bad memory page or row could not be replaced"),
     (66, Fault::Driver, "illegal access by the driver"),
     (68, Fault::Application, "fault in the video decoder"),
@@ -61,17 +61,13 @@ const XIDS: &[(u32, Fault, &str)] = &[
     (74, Fault::Hardware, "NVLink error: the link to another GPU or the switch failed"),
     (79, Fault::Hardware, "the GPU has fallen off the bus: it no longer answers over PCIe"),
     (92, Fault::Wear, "many corrected memory errors (single-bit ECC)"),
-    (94, Fault::Wear, "memory error that could not be corrected but was contained: it hit one program only"),
-    (
-        95,
-        Fault::Hardware,
-        "memory error that could not be corrected or contained: every program on the GPU is in doubt",
-    ),
+    (94, Fault::Wear, "uncorrectable memory error, contained: it hit one program only"),
+    (95, Fault::Hardware, "uncorrectable memory error, not contained: it may have hit every program on the GPU"),
     (109, Fault::Driver, "a context switch timed out"),
-    (119, Fault::Driver, "the GPU's system processor (GSP) did not answer the driver"),
+    (119, Fault::Driver, "the GPU's system processor (GSP) did not respond to the driver"),
     (120, Fault::Driver, "the GPU's system processor (GSP) failed"),
     (121, Fault::Hardware, "error on the link between CPU and GPU (C2C)"),
-    (140, Fault::Hardware, "memory errors that could not be recovered (ECC)"),
+    (140, Fault::Hardware, "unrecovered memory errors (ECC)"),
     (143, Fault::Hardware, "the GPU failed to initialise"),
     (144, Fault::Hardware, "NVLink error (fifth generation)"),
     (145, Fault::Hardware, "NVLink error (fifth generation)"),
@@ -89,14 +85,14 @@ fn meaning(event: &XidEvent) -> (Option<Fault>, String) {
     if event.xid == RECOVERY_ACTION {
         let action = event.message.rsplit_once('(').map(|(_, a)| a.trim_end_matches(['.', ')', ' ']));
         return match action {
-            Some("None") => (Some(Fault::Consequence), "the driver no longer asks for a recovery".to_owned()),
+            Some("None") => (Some(Fault::Consequence), "the driver no longer asks for recovery".to_owned()),
             Some(action) => (Some(Fault::Hardware), format!("the driver asks for: {action}")),
-            None => (Some(Fault::Hardware), "the driver asks for a recovery".to_owned()),
+            None => (Some(Fault::Hardware), "the driver asks for recovery".to_owned()),
         };
     }
     match XIDS.iter().find(|(xid, ..)| *xid == event.xid) {
         Some((_, fault, words)) => (Some(*fault), (*words).to_owned()),
-        None => (None, "not in our table; see NVIDIA's Xid catalogue".to_owned()),
+        None => (None, "unknown to coroner, see NVIDIA's Xid catalogue".to_owned()),
     }
 }
 
@@ -109,7 +105,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let gpus = evidence.node.as_ref().map(|n| n.gpus.as_slice()).unwrap_or_default();
     let fine = match gpus.len() {
         0 => format!("no Xid in {}", log.reach_words()),
-        n => format!("{n} GPUs; no Xid in {}", log.reach_words()),
+        n => format!("{}; no Xid in {}", plural(n as u64, "GPU", "GPUs"), log.reach_words()),
     };
     let by_gpu = log_events::group_by_key(log.events, |e| match &e.event {
         Event::Xid(xid) => xid.bus.clone(),
@@ -119,7 +115,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     Answer::from_findings(findings, || fine)
 }
 
-/// All events with one number on one GPU.
+/// All events with one Xid on one GPU.
 struct Seen<'e> {
     xid: u32,
     severity: Severity,
@@ -143,7 +139,7 @@ fn finding(gpus: &[Gpu], bus: &str, events: &[LogEvent]) -> Option<Finding> {
         let process = process_words(xid);
         by_xid.insert(xid.xid, Seen { xid: xid.xid, severity, fault, words, times, last: event, process });
     }
-    // Worst first; what it means decides, not how often it came.
+    // Worst first, by meaning and not by count.
     let mut ranked: Vec<Seen> = by_xid.into_values().collect();
     ranked.sort_by_key(|seen| (std::cmp::Reverse(seen.severity), seen.xid));
     let worst = ranked.first()?;
@@ -158,7 +154,7 @@ fn finding(gpus: &[Gpu], bus: &str, events: &[LogEvent]) -> Option<Finding> {
     }
     facts.push(Fact::new(FactKey::LastLine, last.line.text.chars().take(300).collect::<String>(), SOURCE));
 
-    let all: Vec<String> = ranked.iter().map(|s| format!("Xid {} {}: {}", s.xid, times(s.times), s.words)).collect();
+    let all: Vec<String> = ranked.iter().map(|s| format!("Xid {} ({}): {}", s.xid, times(s.times), s.words)).collect();
     let model = gpu.and_then(|g| g.model.as_deref()).map(|m| format!(" ({m})")).unwrap_or_default();
     let name = gpu.map_or_else(|| bus.to_owned(), |g| g.bus.clone());
     Some(Finding {
@@ -184,37 +180,37 @@ fn process_words(xid: &XidEvent) -> Option<String> {
 
 fn place_words(fault: Option<Fault>) -> &'static str {
     match fault {
-        Some(Fault::Hardware) => "This is the GPU or its links: jobs on it fail again until it is reset or replaced.",
-        Some(Fault::Wear) => "The hardware coped this time; it wants a reset when the GPU is free, and watching.",
-        Some(Fault::Driver) => "This is the driver or the GPU's firmware; the GPU may not answer until it is reset.",
-        Some(Fault::Application) => {
-            "Almost always a fault of the program that ran, which was ended; the GPU is usable again."
+        Some(Fault::Hardware) => {
+            "The GPU or one of its links is faulty: jobs on it will fail until it is reset or replaced."
         }
+        Some(Fault::Wear) => "The hardware recovered this time. Reset the GPU when it is free, and watch it.",
+        Some(Fault::Driver) => "The driver or the GPU's firmware failed; the GPU may not respond until it is reset.",
+        Some(Fault::Application) => "Almost always a bug in the program, which was ended; the GPU is usable again.",
         Some(Fault::Consequence) => "A consequence, not a cause: look for what ended the program.",
-        None => "We cannot say where the trouble sits.",
+        None => "coroner cannot say what is at fault.",
     }
 }
 
 fn remedy(fault: Option<Fault>, xid: u32, gpu: &str) -> String {
     match fault {
         Some(Fault::Hardware) => format!(
-            "Take the node out (`kubectl cordon`, drain), then `nvidia-smi -i {gpu} --gpu-reset`, or reboot if it no longer answers. \
-             Run `dcgmi diag -r 3`; if Xid {xid} comes back, have the GPU replaced."
+            "Take the node out of service (`kubectl cordon`, drain). Then `nvidia-smi -i {gpu} --gpu-reset`, or reboot if the GPU no longer \
+             responds. Run `dcgmi diag -r 3`; if Xid {xid} recurs, have the GPU replaced."
         ),
         Some(Fault::Wear) => format!(
-            "Let the job end, then `nvidia-smi -i {gpu} --gpu-reset`. Watch `nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu}`: a failed remapping \
-             or growing counts mean replacement."
+            "When the job has ended: `nvidia-smi -i {gpu} --gpu-reset`. Watch `nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu}`: if a remapping \
+             fails or the counts grow, have the GPU replaced."
         ),
         Some(Fault::Driver) => format!(
             "Drain the node and reset the GPU (`nvidia-smi -i {gpu} --gpu-reset`), or reboot if that hangs. Check the driver's release notes \
              for Xid {xid} and update the driver."
         ),
         Some(Fault::Application) => {
-            "Look at that process's log and code; run it under `compute-sanitizer`. Only if several different programs fail on this GPU and on \
-             no other, suspect the GPU: `dcgmi diag -r 3`."
+            "Check the log and code of that process; run it under `compute-sanitizer`. Suspect the GPU only if several different programs \
+             fail on it and on no other: `dcgmi diag -r 3`."
                 .to_owned()
         }
-        Some(Fault::Consequence) => "Nothing by itself. Look for an earlier Xid, an oom-kill, or who stopped the job.".to_owned(),
+        Some(Fault::Consequence) => "Nothing to fix by itself. Look for an earlier Xid, an oom-kill, or who stopped the job.".to_owned(),
         None => format!("Look up Xid {xid} at https://docs.nvidia.com/deploy/xid-errors/ and run `dcgmi diag -r 3`."),
     }
 }
@@ -260,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_own_wish_is_repeated() {
+    fn the_recovery_action_of_the_driver_is_reported() {
         let want = |to: &str| {
             let line = format!("NVRM: Xid (PCI:0000:17:00): 154, GPU recovery action changed from 0x0 (None) to {to}");
             one(examine(&Case::of(&with(&[(60, &line)]))))
@@ -272,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_number_is_told_as_such() {
+    fn an_unknown_xid_is_reported_as_unknown() {
         let f = one(examine(&Case::of(&with(&[(60, "NVRM: Xid (PCI:0000:99:00): 4242, whatever")]))));
         assert_eq!(f.severity, Severity::Warning);
         assert!(f.detail.contains("cannot say"));
@@ -284,12 +280,12 @@ mod tests {
         let a = "NVRM: Xid (PCI:0000:17:00): 48, pid=1, name=a, DBE";
         let b = "NVRM: Xid (PCI:0000:3b:00): 48, pid=1, name=a, DBE";
         assert_eq!(findings(examine(&Case::of(&with(&[(60, a), (59, b)])))).len(), 2);
-        assert!(fine(examine(&Case::of(&with(&[(90_000, a)])))).contains("1 GPUs; no Xid"));
+        assert!(fine(examine(&Case::of(&with(&[(90_000, a)])))).contains("1 GPU; no Xid"));
         cannot_tell(examine(&Case::of(&watched(5))));
     }
 
     #[test]
-    fn no_number_stands_twice_in_the_table() {
+    fn no_xid_is_in_the_table_twice() {
         for (i, (xid, ..)) in XIDS.iter().enumerate() {
             assert!(XIDS[i + 1..].iter().all(|(other, ..)| other != xid), "{xid}");
         }

@@ -1,4 +1,4 @@
-//! Do interrupts or softirqs take a core before any thread can run?
+//! Do interrupts or softirqs take a core away from all threads?
 
 use crate::case::Case;
 use crate::code::Code;
@@ -13,18 +13,18 @@ use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectK
 use crate::kernel_work::Work;
 use crate::ties::{Queue, Task, Ties};
 use crate::units::paths::shell_word;
-use crate::words::count;
+use crate::words::plural;
 use coroner_evidence::{Evidence, Nic, Source, Window, WorkKind, WorkRow};
 
-/// Half of the core's time: threads get less than what comes before them.
+/// From half of the core's time on, threads get less than the interrupts do.
 const STORM: f64 = 0.5;
-/// Of the sampled packet work on a core, in the name of one process.
+/// Senders must account for this share of the sampled packet processing on a core.
 const BEHALF: f64 = 0.5;
-/// Time that a sender spends in its own calls, for each that goes into handling its packets. Of one that is interrupted at random
-/// in user code it is nothing, but for ticks.
+/// A sender spends at least this much time in its own system calls, relative to packet processing in its context. A process that
+/// is merely interrupted in user code has next to none.
 const OWN_CALLS: f64 = 0.1;
 
-/// More senders than this are nobody in particular.
+/// If it takes more senders than this, none is named.
 const MOST_SENDERS: usize = 4;
 
 pub fn examine(case: &Case<'_>) -> Answer {
@@ -32,7 +32,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     if !cores.timeline.lasts() {
         return cores.not_watched();
     }
-    // By the kernel's own stretches: in a recording a core may have been busy with programs for minutes before and after.
+    // Kernel stretches first: in a recording, programs may have kept the core busy for minutes before and after.
     let is_storm = |full: &FullCore| share(cores, full) >= STORM;
     let mut storms = cores.full(Saturation::Kernel, is_storm);
     for full in cores.full(Saturation::Busy, is_storm) {
@@ -42,13 +42,13 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
     Answer::from_findings(storms.iter().map(|full| finding(cores, full)).collect(), || {
         match cores.timeline.worst(|shares| shares.interrupts()) {
-            Some((core, share)) => format!("worst core {core} at {} over one second", percent(share)),
-            None => "no core was seen".to_owned(),
+            Some((core, share)) => format!("irq and softirq took at most {} of 1 s (core {core})", percent(share)),
+            None => "no core was sampled".to_owned(),
         }
     })
 }
 
-/// Of the core's time, in interrupts: counted as such, or by the threads that do their work.
+/// Share of the core's time in interrupts: counted as such, or in the kernel threads that do their work.
 fn share(_: &Cores, full: &FullCore) -> f64 {
     let counted = full.stretch.shares.interrupts();
     let by_thread = full.ownership.owner().filter(|owner| {
@@ -69,7 +69,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
     let names = |tasks: &[Task]| listed(&tasks.iter().map(Task::name).collect::<Vec<_>>(), MOST_SENDERS);
     if let Some((tasks, part)) = &behalf {
         detail.push_str(&format!(
-            " {} of the packets were handled while {} ran, in calls of its own as well: most likely those are who sends them.",
+            " {} of the packet processing time was in the context of {}, which also made system calls: most likely the source of the packets.",
             percent(*part),
             names(tasks)
         ));
@@ -78,7 +78,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         detail.push_str(&format!(" No other core serves {}.", listed(&queues, 4)));
     }
     if dropped > 0 {
-        detail.push_str(&format!(" It dropped {} packets meanwhile.", count(dropped)));
+        detail.push_str(&format!(" The core dropped {} while watched.", plural(dropped, "packet", "packets")));
     }
     let mut evidence = vec![
         Fact::new(FactKey::Core, core, "/proc/stat"),
@@ -120,7 +120,6 @@ fn kind_of(cores: &Cores, full: &FullCore) -> String {
     }
 }
 
-/// The softirq that was raised most on the core.
 fn most_raised(cores: &Cores, full: &FullCore) -> Option<String> {
     let subject = format!("cpu{}", full.core);
     let counters = &cores.evidence.counters;
@@ -131,8 +130,8 @@ fn most_raised(cores: &Cores, full: &FullCore) -> Option<String> {
     (moved(most) > 0).then(|| format!("softirq {most}"))
 }
 
-/// Who was running when packets were handled on this core: on a loopback or a veth that is who sends them. Whoever is only interrupted
-/// by packets is seldom in the kernel for anything else. The most first, until they have most of it together; with that part of it.
+/// The processes in whose context packets were processed on this core: on loopback or veth they are the senders. A process that
+/// packets merely interrupt makes few system calls. Largest first, until together they have [`BEHALF`]; with their share.
 fn on_behalf_of(evidence: &Evidence, core: u32, window: Window) -> Option<(Vec<Task>, f64)> {
     let work = Work::of(evidence)?;
     let all = work.time_within(Some(window), |row| row.core == core && row.kind == WorkKind::Network).as_secs_f64();
@@ -160,26 +159,27 @@ fn on_behalf_of(evidence: &Evidence, core: u32, window: Window) -> Option<(Vec<T
 fn remedy(cores: &Cores, full: &FullCore, sender: Option<String>) -> String {
     let mut steps = Vec::new();
     if let Some(sender) = &sender {
-        steps.push(format!("See whether {sender} should send so much."));
+        steps.push(format!("Check whether {sender} needs to send that much."));
     }
     let Some(others) = with_room(cores, full.core, full.stretch.window) else {
-        steps.push(
-            "No other core has room: fewer packets, or larger ones (GRO, jumbo frames), are what helps.".to_owned(),
-        );
+        steps.push("No other core has room: send fewer or larger packets (GRO, jumbo frames).".to_owned());
         return steps.join(" ");
     };
-    // What a process of this node sends comes by no device with queues of its own.
+    // Packets sent by a process of this node come through no device with queues of its own.
     let mut devices = cores.queues(full.core).into_iter().filter(|(nic, _)| sender.is_none() && nic.bus.is_some());
     let at_work = |nic: &Nic, queue| traffic::had_work(cores.evidence, nic, &[queue], full.core) == Some(true);
-    if let Some((nic, _)) = devices.find(|(nic, queue)| at_work(nic, queue)) {
+    let device = devices.find(|(nic, queue)| at_work(nic, queue));
+    if let Some((nic, _)) = device {
         steps.push(format!(
-            "Spread {0} over more cores: `ethtool -L {1} combined N`, or let irqbalance move its interrupts (/proc/irq/N/smp_affinity_list).",
+            "Spread {0} over more cores: `ethtool -L {1} combined N`, or move its interrupts (irqbalance, /proc/irq/N/smp_affinity_list).",
             nic.display_name(),
             shell_word(&nic.name)
         ));
     }
     steps.push(format!(
-        "Let other cores take part of the packets: RPS (/sys/class/net/DEV/queues/rx-N/rps_cpus); cores {others} had room."
+        "Let other cores process some of the packets with RPS (/sys/class/net/{}/queues/rx-N/rps_cpus); {} {others} had room.",
+        device.map_or("DEV", |(nic, _)| nic.name.as_str()),
+        if others.parse::<u32>().is_ok() { "core" } else { "cores" }
     ));
     steps.join(" ")
 }
@@ -187,13 +187,13 @@ fn remedy(cores: &Cores, full: &FullCore, sender: Option<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cores::scene::{Actor, Doing, Kind, Scene, time};
+    use crate::cores::scene::{Actor, Doing, Load, Scene, time};
     use crate::kernel_work::test_work::{row, second};
     use crate::rules::test_evidence::{fact, fine, one};
 
-    /// Softirqs have core 1 from second 1 to 4, and NET_RX is what is raised.
+    /// Softirqs, mostly NET_RX, have core 1 from second 1 to 4.
     fn storm(share: f64) -> Evidence {
-        let mut evidence = Scene::new(4, 5.0).load(1, 1.0, 4.0, Kind::Softirq, share).evidence();
+        let mut evidence = Scene::new(4, 5.0).load(1, 1.0, 4.0, Load::Softirq, share).evidence();
         for (name, n) in [("NET_RX", 90_000), ("TIMER", 200_000)] {
             evidence.counters.push(Source::Softirqs, "cpu1", name, time(0.0), 10);
             evidence.counters.push(Source::Softirqs, "cpu1", name, time(5.0), n);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_leave_a_core_to_nobody_are_told_with_their_kind() {
+    fn a_storm_is_named_by_its_softirq() {
         let f = one(examine(&Case::of(&storm(0.97))));
         assert_eq!((f.severity, f.subject.name.as_str()), (Severity::Warning, "1"));
         assert!(f.title.contains("NET_RX took 9") && f.title.contains("of core 1 for 3.0 s"), "{}", f.title);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_critical_if_packets_are_lost() {
+    fn it_is_critical_if_packets_are_dropped() {
         let mut evidence = storm(0.97);
         evidence.counters.push(Source::Softnet, "cpu1", "dropped", time(0.0), 0);
         evidence.counters.push(Source::Softnet, "cpu1", "dropped", time(5.0), 7_000);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_while_packets_are_handled_is_who_sends_them() {
+    fn the_process_in_whose_context_packets_are_processed_sends_them() {
         let mut evidence = storm(0.97);
         for s in 1..4u32 {
             let rows = vec![
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_only_interrupted_by_packets_does_not_send_them() {
+    fn a_process_that_packets_merely_interrupt_does_not_send_them() {
         let mut evidence = storm(0.97);
         for s in 1..4u32 {
             let rows = vec![row(1, 77, "train", WorkKind::Network, 90), row(1, 77, "train", WorkKind::Interrupt, 5)];
@@ -249,22 +249,22 @@ mod tests {
 
     #[test]
     fn interrupts_that_leave_room_are_fine() {
-        assert!(fine(examine(&Case::of(&storm(0.45)))).contains("worst core 1 at 45 %"));
+        assert!(fine(examine(&Case::of(&storm(0.45)))).contains("at most 45 % of 1 s (core 1)"));
     }
 
     #[test]
-    fn a_core_that_a_thread_fills_is_no_storm() {
+    fn a_core_filled_by_a_thread_is_no_storm() {
         let scene = Scene::new(4, 5.0)
-            .load(1, 1.0, 4.0, Kind::System, 0.9)
-            .load(1, 1.0, 4.0, Kind::Softirq, 0.08)
+            .load(1, 1.0, 4.0, Load::System, 0.9)
+            .load(1, 1.0, 4.0, Load::Softirq, 0.08)
             .with(Actor::new(60, "kubelet", 1).in_kernel().until(1.0, Doing::Sleep).until(4.0, Doing::Run));
         fine(examine(&Case::of(&scene.evidence())));
     }
 
     #[test]
-    fn a_napi_thread_that_fills_its_core_is_one() {
+    fn a_napi_thread_that_fills_its_core_is_a_storm() {
         let napi = Actor::kernel(300, "napi/eth0-8193", 1).until(1.0, Doing::Sleep).until(4.0, Doing::Run);
-        let scene = Scene::new(4, 5.0).load(1, 1.0, 4.0, Kind::System, 0.98).with(napi.until(99.0, Doing::Sleep));
+        let scene = Scene::new(4, 5.0).load(1, 1.0, 4.0, Load::System, 0.98).with(napi.until(99.0, Doing::Sleep));
         let f = one(examine(&Case::of(&scene.evidence())));
         assert!(f.title.contains("napi/eth0-8193"), "{}", f.title);
         assert_eq!(fact(&f, FactKey::Core), 1);

@@ -1,7 +1,7 @@
-//! Did the kernel itself report that a core or a task stood still?
+//! Did the kernel report that a core or a task stood still?
 //!
 //! Soft and hard lockups and RCU stalls mean that a core did nothing else for seconds: whatever needs that core (a NIC's
-//! interrupts, a job's thread) stood still too. A hung task waits, usually for storage. A hogged workqueue is only a hint.
+//! interrupts, a job's thread) stood still, too. A hung task waits, usually for storage. A hogged workqueue is only a hint.
 
 use crate::case::Case;
 use crate::code::Code;
@@ -12,11 +12,11 @@ use crate::words::{duration_words, list, plural, times};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Up to so many cores get a finding each; more than that at once is one trouble of the whole node (a paused virtual machine
-/// reports every core).
+/// Up to this many cores get a finding each; more at once is one problem of the whole node (a paused virtual machine reports
+/// every core).
 const CORES_APART: usize = 4;
 
-/// The lines that name an RCU stall's cores follow it at once.
+/// The lines that name the cores of an RCU stall follow within this time.
 const SAME_REPORT: Duration = Duration::from_secs(1);
 
 const SOURCE: &str = "kernel log";
@@ -50,7 +50,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
                 (Kind::Rcu, *core)
             }
             StallEvent::RcuCore { core } => {
-                // Says nothing by itself; it names the core of the stall just reported.
+                // Only names the core of the stall just reported.
                 let of_stall = last_rcu.as_ref().is_some_and(|r| event.line.at.since(r.line.at) <= SAME_REPORT);
                 if of_stall
                     && let Some((known, _)) = by_kind.get_mut(&Kind::Rcu).and_then(|v| v.last_mut())
@@ -60,7 +60,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
                 }
                 continue;
             }
-            // Comes with a stall; on its own it is too weak.
+            // Comes with a stall; too weak on its own.
             StallEvent::RcuThreadStarved { .. } => continue,
             StallEvent::HungTask { .. } => (Kind::HungTask, None),
             StallEvent::WorkqueueHog { .. } => (Kind::Workqueue, None),
@@ -87,7 +87,7 @@ fn stalled_cores(kind: Kind, events: Vec<(Option<u32>, LogEvent)>) -> Vec<Findin
     let mut by_core: BTreeMap<u32, Vec<LogEvent>> = BTreeMap::new();
     let mut last = *cores.first().expect("checked above");
     for (core, event) in events {
-        // A report that names no core belongs to the trouble around it.
+        // A report without a core belongs to the one before it.
         last = core.unwrap_or(last);
         by_core.entry(last).or_default().push(event);
     }
@@ -121,23 +121,23 @@ fn stall(kind: Kind, core: Option<u32>, cores: &BTreeSet<u32>, events: Vec<LogEv
     let by_whom = if culprits.is_empty() { String::new() } else { format!(" in {}", list(&culprits, 3)) };
     let title = match kind {
         Kind::SoftLockup => {
-            format!("{place} was stuck in the kernel for {longest} s{by_whom} ({}, last {when})", times(incidents))
+            format!("{place} got stuck in the kernel for {longest} s{by_whom} ({}, last {when})", times(incidents))
         }
         Kind::HardLockup => format!("{place} took no interrupts for 10 s or more ({}, last {when})", times(incidents)),
-        _ => format!("{place} held up the kernel's RCU for many seconds ({}, last {when})", times(incidents)),
+        _ => format!("{place} stalled RCU for many seconds ({}, last {when})", times(incidents)),
     };
     let detail = match kind {
         Kind::SoftLockup => {
-            "A soft lockup: the core ran kernel code without a break, so no other thread could run there, neither jobs nor \
-             ksoftirqd, which polls the network. The kernel printed the stack that held it below that line."
+            "Soft lockup: the core ran kernel code without a break, so no other thread could run there: neither jobs nor \
+             ksoftirqd, which polls the NIC. The kernel logged the stack below that line."
         }
         Kind::HardLockup => {
-            "A hard lockup: the core did not even take interrupts. Interrupts were off for that long, the hardware failed, or \
-             the hypervisor stopped the virtual CPU."
+            "Hard lockup: the core did not even take interrupts. They were disabled for that long, the hardware failed, or the \
+             hypervisor stopped the virtual CPU."
         }
         _ => {
-            "An RCU stall: a core or a task went through no quiet point for so long (21 s by default) that memory waiting to be \
-             freed piled up. Usually a thread that never yields, a real-time thread, or a virtual CPU that was not run."
+            "RCU stall: a core or task passed no quiescent state for so long (21 s by default) that memory waiting to be freed \
+             piled up. Usual causes: a thread that never yields, a real-time thread, or a virtual CPU that did not run."
         }
     };
     let mut facts = vec![
@@ -154,9 +154,9 @@ fn stall(kind: Kind, core: Option<u32>, cores: &BTreeSet<u32>, events: Vec<LogEv
         facts.push(Fact::new(FactKey::Longest, longest, SOURCE));
     }
     facts.extend(first_and_last(&events));
-    let remedy = "Read the stack that the kernel printed with it: `journalctl -k | grep -A 30 -E 'soft lockup|hard LOCKUP|rcu.*stall'`. \
-                  The functions at its top say what the core was doing; `coroner cores` shows whether it still does. On a virtual machine \
-                  with many cores hit at once, ask the provider whether the machine was paused or moved."
+    let remedy = "Read the stack that the kernel logged with it: `journalctl -k | grep -A 30 -E 'soft lockup|hard LOCKUP|rcu.*stall'`. \
+                  Its top functions say what the core was doing; `coroner cores` shows whether it still is. If many cores of a virtual \
+                  machine were hit at once, ask the provider whether it was paused or migrated."
         .to_owned();
     Finding {
         code: Code::KernelStall,
@@ -202,7 +202,7 @@ fn hung_tasks(events: &[(Option<u32>, LogEvent)]) -> Finding {
     let longest = tasks.values().copied().max().unwrap_or(0);
     let names: Vec<String> = tasks.keys().map(|(comm, pid)| format!("{comm}[{pid}]")).collect();
     let when = events.last().map(LogEvent::age_words).unwrap_or_default();
-    let io = if io_known { "The kernel says that it waited for I/O. " } else { "" };
+    let io = if io_known { "The kernel reported I/O wait. " } else { "" };
     let single = if names.len() == 1 { names.first() } else { None };
     let subject = match single {
         Some(name) => Subject::new(SubjectKind::Process, name.clone()),
@@ -225,12 +225,12 @@ fn hung_tasks(events: &[(Option<u32>, LogEvent)]) -> Finding {
             duration_words(Duration::from_secs(longest)),
         ),
         detail: format!(
-            "{io}The task slept in the kernel and could not be killed: it waited for a disk, a network file system, a GPU driver, or a lock \
-             whose owner waits for one of these. The kernel stops reporting after 10 of them by default (hung_task_warnings), so there \
+            "{io}A hung task sleeps in the kernel and cannot be killed: it waits for a disk, a network file system, a GPU driver, or a lock \
+             whose owner waits for one of these. By default the kernel stops reporting after 10 of them (hung_task_warnings), so there \
              may be more."
         ),
         evidence: facts,
-        remedy: "See what it waits for: `cat /proc/PID/stack` if it still hangs, else the stack below that line in `journalctl -k`. \
+        remedy: "See what it waits for: `cat /proc/PID/stack` if it still hangs, or the stack below that line in `journalctl -k`. \
                  Check the storage it uses (`dmesg | grep -iE 'nvme|nfs|I/O error|timeout'`)."
             .to_owned(),
     }
@@ -257,11 +257,11 @@ fn workqueues(events: &[(Option<u32>, LogEvent)]) -> Finding {
         severity: Severity::Info,
         subject: Subject::new(SubjectKind::Node, "kernel workers"),
         title: format!(
-            "Kernel workers ran longer than {} at a stretch, last {last}",
+            "Kernel workers held a core for more than {} at a stretch, last {last}",
             duration_words(Duration::from_micros(longest))
         ),
         detail: format!(
-            "The kernel noted work items that kept a core for so long: {}. A hint at most; it delays others by that much.",
+            "The kernel logged work items that held a core that long: {}. This is only a hint: other threads are delayed by that much.",
             list(&names, 5)
         ),
         evidence: vec![
@@ -269,7 +269,7 @@ fn workqueues(events: &[(Option<u32>, LogEvent)]) -> Finding {
             Fact::new(FactKey::NotedFrom, longest, SOURCE),
             Fact::new(FactKey::Lines, events.len() as u64, SOURCE),
         ],
-        remedy: "Nothing to do by itself. If a core finding stands beside this one, these functions may be its cause."
+        remedy: "No action needed for this alone. If there is also a finding about a core, these functions may be its cause."
             .to_owned(),
     }
 }
@@ -304,7 +304,7 @@ mod tests {
         let f = one(examine(&Case::of(&with(&[(3600, line), (3577, longer)]))));
         assert_eq!(f.severity, Severity::Critical);
         assert_eq!(f.subject, Subject::new(SubjectKind::Core, "39"));
-        assert_eq!(f.title, "Core 39 was stuck in the kernel for 45 s in kubelet[4711] (once, last 60 min ago)");
+        assert_eq!(f.title, "Core 39 got stuck in the kernel for 45 s in kubelet[4711] (once, last 60 min ago)");
         assert_eq!(fact(&f, FactKey::Lines), 2);
     }
 
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn four_cores_are_told_apart() {
+    fn up_to_four_cores_get_a_finding_each() {
         let lines: Vec<String> =
             (0..4).map(|c| format!("NMI watchdog: Watchdog detected hard LOCKUP on cpu {c}")).collect();
         let pairs: Vec<(u64, &str)> = lines.iter().map(|l| (600, l.as_str())).collect();
@@ -351,7 +351,7 @@ mod tests {
         ]))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.title, "2 tasks hung for 4 min or more, last 6 min ago");
-        assert!(f.detail.contains("waited for I/O"));
+        assert!(f.detail.contains("reported I/O wait"));
         let single = one(examine(&Case::of(&with(&[(500, "INFO: task dd:456 blocked for more than 120 seconds.")]))));
         assert_eq!(single.subject, Subject::new(SubjectKind::Process, "dd[456]"));
     }
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn yesterdays_lockup_is_over_and_an_unread_log_is_unknown() {
+    fn yesterdays_lockup_does_not_count_and_an_unread_log_is_unknown() {
         let line = "watchdog: BUG: soft lockup - CPU#39 stuck for 22s! [kubelet:4711]";
         assert!(fine(examine(&Case::of(&with(&[(86_500, line)])))).contains("last 24 h"));
         assert!(cannot_tell(examine(&Case::of(&watched(5)))).0.contains("kernel log"));

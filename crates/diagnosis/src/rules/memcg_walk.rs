@@ -1,7 +1,7 @@
-//! Does a thread make the kernel go through all memory cgroups?
+//! Does a thread make the kernel walk all memory cgroups?
 //!
-//! The walk visits the dead, too. It is told where it takes long because there are many: reclaim of a few full cgroups steps through cgroups as
-//! well, and that is memory-reclaim.
+//! The walk visits dead ones too. It is reported only where there are many: reclaim of a few full cgroups also steps through cgroups, and that
+//! is memory-reclaim.
 
 use crate::case::Case;
 use crate::code::Code;
@@ -10,9 +10,9 @@ use crate::kernel_work::{ProcessWork, not_sampled};
 use crate::words::{count, percent};
 use coroner_evidence::WorkKind;
 
-/// With fewer a walk takes less than a millisecond (0.07 to 0.3 µs to visit one in a hot cache, 70 to 270 µs for a whole dead one at worst).
+/// With fewer, a walk takes less than a millisecond (a visit takes 0.07 to 0.3 µs in a hot cache; a whole dead one 70 to 270 µs at worst).
 const MANY: u64 = 1_000;
-/// A fifth of one core all the time, or half of one for a second: whoever shares that core feels it.
+/// A fifth of one core on average, or half of one for a second: threads that share the core notice.
 const FELT: f64 = 0.2;
 const FELT_FOR_A_SECOND: f64 = 0.5;
 const WORTH_KNOWING: f64 = 0.05;
@@ -24,14 +24,14 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let all = memcgs.map(|(dead, live)| dead.saturating_add(live));
     let share = work.share_words(WorkKind::is_memcg_walk);
     if let Some(all) = all.filter(|all| *all < MANY) {
-        return Answer::Fine(format!("{share} of one core, over {} memory cgroups", count(all)));
+        return Answer::Fine(format!("walking {} memory cgroups took {share} of one core", count(all)));
     }
-    // The kernel frees cgroups by workers of its own: that ends the trouble.
+    // Workers that free dead cgroups walk too, but they end the trouble.
     let frees = |comm: &str| comm.starts_with("kworker/") && comm.contains("cgroup_");
     let walkers = work.processes(|row| row.kind.is_memcg_walk() && !frees(&row.comm));
     let telling = walkers.iter().filter(|walker| walker.share >= WORTH_KNOWING || walker.peak >= FELT_FOR_A_SECOND);
     let findings: Vec<Finding> = telling.take(MOST_FINDINGS).map(|walker| finding(walker, memcgs)).collect();
-    Answer::from_findings(findings, || format!("{share} of one core went into it"))
+    Answer::from_findings(findings, || format!("walking memory cgroups took {share} of one core"))
 }
 
 fn finding(walker: &ProcessWork, memcgs: Option<(u64, u64)>) -> Finding {
@@ -47,24 +47,24 @@ fn finding(walker: &ProcessWork, memcgs: Option<(u64, u64)>) -> Finding {
         severity: if felt { Severity::Warning } else { Severity::Info },
         subject: Subject::new(SubjectKind::Process, name.clone()),
         title: format!(
-            "{name} spent {} going through {over}",
+            "{name} spent up to {} walking {over}",
             walker.share_words(walker.peak.min(1.0).max(walker.share))
         ),
         detail: format!(
-            "In the kernel {name} went from memory cgroup to memory cgroup{symbol}: {} of one core over what was sampled, {} in its busiest \
-             second. Reclaim and statistics visit every cgroup, the dead included.",
+            "In the kernel{symbol}, {name} stepped from memory cgroup to memory cgroup: {} of one core on average, {} in its busiest second. \
+             Reclaim and statistics visit every memory cgroup, dead ones included.",
             percent(walker.share),
             percent(walker.peak)
         ),
         evidence: walker.facts(),
         remedy: match walker.thread.comm.starts_with("kworker/") || walker.thread.comm.starts_with("kswapd") {
             true => format!(
-                "The walk is long because there are so many: see zombie-memcgs or cgroup-leak for who leaves them. {name} is the kernel's own: it walks \
-                 when memory is short, or when somebody reads statistics."
+                "The walk is long because there are so many cgroups: zombie-memcgs and cgroup-leak say where they come from. {name} is a kernel thread: \
+                 it walks when memory is short, or when a program reads statistics."
             ),
             false => format!(
-                "The walk is long because there are so many: see zombie-memcgs or cgroup-leak for who leaves them. Until they are gone, let {name} ask \
-                 less often; where it keeps others off a core, `coroner fix` says whether another one has room for it."
+                "The walk is long because there are so many cgroups: zombie-memcgs and cgroup-leak say where they come from. Until they are gone, make \
+                 {name} poll less often. If it keeps other threads off a core, `coroner fix` says whether another core has room for it."
             ),
         },
         ties: walker.ties(),
@@ -81,7 +81,7 @@ mod tests {
     use coroner_evidence::Evidence;
     use std::time::Duration;
 
-    /// For five seconds kubelet has so many samples of a hundred in the walk, over so many dead cgroups and 50 live ones.
+    /// Five seconds in which kubelet has this many of 100 samples per second in a walk over `dead` dead and 50 live cgroups.
     fn walking(dead: usize, samples: &[u64]) -> Evidence {
         let mut evidence = watched(5);
         evidence.zombie_scans = vec![scan(vec!["/system.slice/ecs.service"; dead])];
@@ -92,17 +92,17 @@ mod tests {
     }
 
     #[test]
-    fn who_walks_over_thousands_is_named_with_core_and_function() {
+    fn a_walker_over_thousands_is_named_with_core_and_function() {
         let f = one(examine(&Case::of(&walking(5_000, &[90; 5]))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Process, "kubelet[4711]"));
-        assert_eq!(f.title, "kubelet[4711] spent 90 % of core 1 going through 5,000 dead and 50 live memory cgroups");
+        assert_eq!(f.title, "kubelet[4711] spent up to 90 % of core 1 walking 5,000 dead and 50 live memory cgroups");
         assert_eq!(fact(&f, FactKey::MostlyIn), "stats_walk_fn");
         assert_eq!((f.ties.cores.as_slice(), f.ties.culprits[0].tid), (&[1][..], 4711));
     }
 
     #[test]
-    fn one_second_of_it_is_felt_and_a_little_all_the_time_is_worth_knowing() {
+    fn one_busy_second_is_a_warning_and_a_small_steady_share_is_info() {
         assert_eq!(one(examine(&Case::of(&walking(5_000, &[0, 0, 50, 0, 0])))).severity, Severity::Warning);
         assert_eq!(one(examine(&Case::of(&walking(5_000, &[20; 5])))).severity, Severity::Warning);
         assert_eq!(one(examine(&Case::of(&walking(5_000, &[19; 5])))).severity, Severity::Info);
@@ -111,15 +111,15 @@ mod tests {
 
     #[test]
     fn reclaim_that_steps_through_a_few_cgroups_is_no_walk() {
-        assert!(fine(examine(&Case::of(&walking(949, &[100; 5])))).contains("over 999 memory cgroups"));
+        assert!(fine(examine(&Case::of(&walking(949, &[100; 5])))).contains("walking 999 memory cgroups"));
         one(examine(&Case::of(&walking(950, &[100; 5]))));
     }
 
     #[test]
-    fn where_nobody_counted_them_the_walk_itself_tells() {
+    fn a_walk_over_uncounted_cgroups_is_reported() {
         let mut evidence = walking(0, &[80; 5]);
         evidence.zombie_scans.clear();
-        assert!(one(examine(&Case::of(&evidence))).title.ends_with("going through all memory cgroups"));
+        assert!(one(examine(&Case::of(&evidence))).title.ends_with("walking all memory cgroups"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! cgroup reclaims inside its own limit. Pressure stall information says how much time that costs; the counters say where.
 //!
 //! /proc/vmstat counts pgscan_direct, pgsteal_direct and allocstall for the node's own reclaim only, not for a cgroup's
-//! (mm/vmscan.c: `if (!cgroup_reclaim(sc))`), so the two can be told apart; pressure contains both.
+//! (mm/vmscan.c: `if (!cgroup_reclaim(sc))`), so the two can be told apart; pressure includes both.
 
 use crate::case::Case;
 use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
@@ -13,30 +13,30 @@ use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use crate::units::paths::operand;
-use crate::words::{bytes, count, duration_words, list, percent};
+use crate::words::{bytes, count, duration_words, list, percent, plural, times};
 use coroner_evidence::{CgroupOwner, Evidence, Source, Time, probe};
 use std::time::Duration;
 
-/// All that wanted to run stood still for memory for so much of the time (`full`). systemd-oomd kills at 60 % over 30 s; a twentieth
-/// is felt by latencies.
+/// Share of time in which nothing could run because everything waited for memory (`full`). systemd-oomd kills at 60 % over 30 s;
+/// 5 % already shows in latencies.
 const FULL_WARNING: f64 = 0.05;
 const FULL_CRITICAL: f64 = 0.20;
-/// At least one thread waited for memory for so much of the time (`some`).
+/// Share of time in which at least one thread waited for memory (`some`).
 const SOME_WARNING: f64 = 0.20;
 
-/// Pages that allocating threads scanned per second. One such stall scans at least 32 pages (SWAP_CLUSTER_MAX), so this is about
-/// thirty stalls a second.
+/// Pages scanned by allocating threads, per second. One stall scans at least 32 pages (SWAP_CLUSTER_MAX), so this is about thirty
+/// stalls a second.
 const DIRECT_PAGES_PER_SECOND: f64 = 1_000.0;
-/// Threads that had to reclaim or compact by themselves, per second.
+/// Direct reclaim or compaction stalls, per second.
 const STALLS_PER_SECOND: f64 = 10.0;
-/// Where pressure is unknown: freeing fewer than three in ten of the scanned pages at ten times that rate is a node that searches
-/// in vain.
+/// If pressure is unknown: a node that frees less than 30 % of the scanned pages, at ten times that rate, finds hardly anything to
+/// reclaim.
 const POOR_EFFICIENCY: f64 = 0.3;
 const MUCH_DIRECT: f64 = 10.0 * DIRECT_PAGES_PER_SECOND;
 
-/// A cgroup this near its limit reclaims for each new page.
+/// A cgroup this close to its limit reclaims for each new page.
 const AT_LIMIT: f64 = 0.95;
-/// Fewer hits than this are growth of a cache up to its limit.
+/// Fewer hits are just a cache that grows up to its limit.
 const LIMIT_HITS_PER_SECOND: f64 = 10.0;
 const CGROUPS_SHOWN: usize = 5;
 
@@ -60,7 +60,7 @@ struct AtLimit<'e> {
     limit: Option<u64>,
     /// memory.high, which makes threads sleep, rather than the hard limit.
     high: bool,
-    /// It was hit for the last time, a while before the end.
+    /// The last hit, if it was well before the end.
     until: Option<Time>,
 }
 
@@ -73,7 +73,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         let unseen = evidence.why_unseen(probe::MEMORY).or_else(|| evidence.why_unseen(probe::PRESSURE));
         return Answer::CannotTell {
             because: unseen
-                .map_or_else(|| "neither /proc/vmstat nor memory pressure was seen".to_owned(), |u| u.why.clone()),
+                .map_or_else(|| "neither /proc/vmstat nor memory pressure was read".to_owned(), |u| u.why.clone()),
             how_to_see: unseen.map_or_else(|| "run on the node".to_owned(), |u| u.how_to_see.clone()),
         };
     }
@@ -106,7 +106,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let cgroups = cgroups_at_limit(evidence, secs);
     let facts = facts(evidence, &reclaim, some, full, window);
     let mut findings = Vec::new();
-    // Pressure without reclaim by the node, and a cgroup at its limit: that cgroup is where the time goes.
+    // Pressure, no reclaim by the node, and a cgroup at its limit: the time is lost in that cgroup.
     let blame_cgroups = severity.is_some() && !node_reclaims && !compacts && !cgroups.is_empty();
     if let Some(severity) = severity
         && !blame_cgroups
@@ -146,8 +146,8 @@ fn efficiency(reclaim: &Reclaim) -> Option<f64> {
     Some(reclaim.direct_freed? as f64 / scanned as f64)
 }
 
-/// Cgroups that hit their own limit again and again while we watched. v2 counts a hit in every ancestor too; the deepest with most
-/// of the hits is the one whose limit bites.
+/// Cgroups that kept hitting their own limit while we watched. v2 counts a hit in every ancestor too; the deepest with most of the
+/// hits is the one whose limit matters.
 fn cgroups_at_limit(evidence: &Evidence, secs: f64) -> Vec<AtLimit<'_>> {
     let counters = &evidence.counters;
     let mut found: Vec<AtLimit> = Vec::new();
@@ -211,17 +211,13 @@ fn facts(evidence: &Evidence, reclaim: &Reclaim, some: Option<f64>, full: Option
     facts
 }
 
-fn pressure_words(some: Option<f64>, full: Option<f64>) -> String {
+/// `pressure over 10 s: some 40 %, full 30 %`, to follow `memory`.
+fn pressure_words(some: Option<f64>, full: Option<f64>, window: Duration) -> String {
+    let over = duration_words(window);
     match (some, full) {
-        (Some(some), Some(full)) => {
-            format!(
-                "something waited for memory {} of the time, and for {} nothing could run",
-                percent(some),
-                percent(full)
-            )
-        }
-        (Some(some), None) => format!("something waited for memory {} of the time", percent(some)),
-        (None, _) => "how much time that costs is unknown (no pressure information)".to_owned(),
+        (Some(some), Some(full)) => format!("pressure over {over}: some {}, full {}", percent(some), percent(full)),
+        (Some(some), None) => format!("pressure over {over}: some {}", percent(some)),
+        (None, _) => "pressure is unknown (not read)".to_owned(),
     }
 }
 
@@ -234,34 +230,34 @@ fn node_finding(
     only_compaction: bool,
     facts: Vec<Fact>,
 ) -> Finding {
-    let within = duration_words(window);
     let mut signs = Vec::new();
     if let Some(n) = reclaim.direct_scanned.filter(|n| *n > 0) {
-        let freed = efficiency(reclaim).map(|e| format!(", freed {} of them", percent(e))).unwrap_or_default();
-        signs.push(format!("allocating threads scanned {} pages themselves{freed}", count(n)));
+        let freed = efficiency(reclaim).map(|e| format!(" and freed {} of them", percent(e))).unwrap_or_default();
+        signs.push(format!("direct reclaim scanned {}{freed}", plural(n, "page", "pages")));
     }
-    for (n, words) in [
-        (reclaim.refaults, "pages came back right after they were dropped"),
-        (reclaim.swapped_in, "pages were swapped in"),
-        (reclaim.compactions, "allocations had to compact memory for a large page"),
+    for (n, one, many) in [
+        (reclaim.refaults, "page was read back after it was dropped", "pages were read back after they were dropped"),
+        (reclaim.swapped_in, "page was swapped in", "pages were swapped in"),
+        (reclaim.compactions, "allocation had to compact memory", "allocations had to compact memory"),
     ] {
         if let Some(n) = n.filter(|n| *n > 0) {
-            signs.push(format!("{} {words}", count(n)));
+            signs.push(plural(n, one, many));
         }
     }
-    let what = if signs.is_empty() { "no counter says why".to_owned() } else { list(&signs, 5) };
+    let what = if signs.is_empty() { "none in /proc/vmstat".to_owned() } else { list(&signs, 5) };
+    let legend = if some.is_some() { " (some: at least one thread waited; full: nothing could run)" } else { "" };
     let title = match (full.filter(|f| *f >= FULL_WARNING), some) {
-        (Some(full), _) => format!("The node stood still for want of memory {} of the time", percent(full)),
-        (None, Some(some)) => format!("Threads waited for memory {} of the time", percent(some)),
-        (None, None) if only_compaction => "Threads must compact memory before they get it".to_owned(),
-        (None, None) => "Threads must free memory before they get it (direct reclaim)".to_owned(),
+        (Some(full), _) => format!("The node stalled on memory {} of the time: nothing could run", percent(full)),
+        (None, Some(some)) => format!("At least one thread waited for memory {} of the time", percent(some)),
+        (None, None) if only_compaction => "Allocations stall because they must compact memory first".to_owned(),
+        (None, None) => "Allocations stall because they must free memory first (direct reclaim)".to_owned(),
     };
     let remedy = if only_compaction {
-        "Memory is not short but in pieces: turn off forced huge pages (`echo defer+madvise > /sys/kernel/mm/transparent_hugepage/defrag`), or \
-         reserve huge pages at boot."
+        "Memory is fragmented, not short: let huge pages be made in the background \
+         (`echo defer+madvise > /sys/kernel/mm/transparent_hugepage/defrag`), or reserve them at boot."
     } else {
-        "Find who uses it: `ps -eo pid,rss,comm --sort=-rss | head`, and /dev/shm and tmpfs (`df -h -t tmpfs`), which count too. Give jobs limits \
-         and the node a reserve. Raising vm.min_free_kbytes or vm.watermark_scale_factor wakes kswapd earlier and spares the jobs."
+        "Find what uses the memory: `ps -eo pid,rss,comm --sort=-rss | head`, and `df -h -t tmpfs` (/dev/shm and tmpfs count too). Give jobs memory \
+         limits and the node a reserve. Raising vm.min_free_kbytes or vm.watermark_scale_factor wakes kswapd earlier, so that jobs reclaim less."
     };
     Finding {
         code: Code::MemoryReclaim,
@@ -270,8 +266,8 @@ fn node_finding(
         subject: Subject::new(SubjectKind::Node, "memory"),
         title,
         detail: format!(
-            "Within {within} {}. Signs: {what}. This is the node's own reclaim, not the limit of one cgroup.",
-            pressure_words(some, full)
+            "Memory {}{legend}. Signs: {what}. This is the node's own reclaim, not one cgroup's limit.",
+            pressure_words(some, full, window)
         ),
         evidence: facts,
         remedy: remedy.to_owned(),
@@ -289,7 +285,7 @@ fn cgroup_finding(
     let within = duration_words(window);
     let which = if c.high { "memory.high" } else { "its memory limit" };
     let size = match (c.usage, c.limit) {
-        (Some(usage), Some(limit)) => format!(" ({} of {})", bytes(usage), bytes(limit)),
+        (Some(usage), Some(limit)) => format!(" (using {} of {})", bytes(usage), bytes(limit)),
         _ => String::new(),
     };
     let source = if c.high { "memory.events high" } else { "memory.events max (v1 memory.failcnt)" };
@@ -304,16 +300,14 @@ fn cgroup_finding(
         all.iter().filter(|f| matches!(f.key, FactKey::MemoryPressureFull | FactKey::MemoryPressureSome)).cloned(),
     );
     let judgement = match severity {
-        Severity::Info => {
-            "That alone is harmless: files that it reads fill the limit and are dropped again. The pressure on the node is low, so nobody waits long for it."
-        }
-        _ => "The node itself does not reclaim, so the waiting comes from limits such as this one.",
+        Severity::Info => "That alone is harmless: the files it reads fill the limit and are dropped again.",
+        _ => "The node itself does not reclaim, so the waiting comes from limits like this one.",
     };
     let owner = CgroupOwner::of_path(c.path);
     let remedy = if severity == Severity::Info {
         "Nothing, as long as the job is fast enough.".to_owned()
     } else if owner.pod_uid.is_some() {
-        "Raise resources.limits.memory of that container, or make the job use less.".to_owned()
+        "Raise resources.limits.memory of that container, or make the job use less memory.".to_owned()
     } else if let Some(unit) = owner.unit {
         format!(
             "Raise {} of {unit}: `systemctl set-property {} {}=…`.",
@@ -329,12 +323,12 @@ fn cgroup_finding(
         ties: Ties { until: c.until, ..Ties::of_cgroup(c.path) },
         severity,
         subject: Subject::new(SubjectKind::Cgroup, c.path),
-        title: format!("{} reclaims inside {which}{size}: {} hits in {within}", cgroup_name(c.path), count(c.hits)),
+        title: format!("{} hit {which} {} in {within}{size}", cgroup_name(c.path), times(c.hits)),
         detail: format!(
-            "The cgroup {}{} is at {which} and must drop a page for each new one; its threads pay for that. On the node {}. {judgement}",
+            "Cgroup {}{} is at {which}: its threads must free a page for each new one. The node's memory {}. {judgement}",
             c.path,
             cgroup_owner(c.path),
-            pressure_words(some, full),
+            pressure_words(some, full, window),
         ),
         evidence: facts,
         remedy,
@@ -342,11 +336,10 @@ fn cgroup_finding(
 }
 
 fn fine(reclaim: &Reclaim, some: Option<f64>, full: Option<f64>, window: Duration) -> String {
-    let n = |n: Option<u64>| n.map_or_else(|| "an unknown number of".to_owned(), count);
+    let n = |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), count);
     format!(
-        "within {} {}; for the node as a whole allocating threads scanned {} pages, kswapd {}",
-        duration_words(window),
-        pressure_words(some, full),
+        "memory {}; pages scanned by the node: direct reclaim {}, kswapd {}",
+        pressure_words(some, full, window),
         n(reclaim.direct_scanned),
         n(reclaim.kswapd_scanned),
     )
@@ -357,7 +350,7 @@ mod tests {
     use super::*;
     use crate::rules::test_evidence::{END, cannot_tell, fact, findings, fine as is_fine, one, start, watched};
 
-    /// A node watched for 10 s with these movements.
+    /// A node watched for 10 s in which these counters rose.
     fn with(moves: &[(Source, &str, &str, u64)]) -> Evidence {
         let mut evidence = watched(10);
         for (source, subject, name, by) in moves {
@@ -416,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn compaction_is_told_apart() {
+    fn compaction_is_reported_apart_from_reclaim() {
         let f = one(examine(&Case::of(&with(&[vm("pgscan_direct", 0), vm("compact_stall", 100)]))));
         assert!(f.title.contains("compact"), "{}", f.title);
         assert!(f.remedy.contains("transparent_hugepage"));
@@ -451,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_at_its_limit_without_pressure_is_only_worth_knowing() {
+    fn a_cache_at_its_limit_without_pressure_is_info() {
         let quiet = || with(&[vm("pgscan_direct", 0), psi("some_us", 10), psi("full_us", 0)]);
         let mut evidence = quiet();
         limited(&mut evidence, "/job", 100, 1 << 30);
@@ -465,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn of_nested_cgroups_the_one_whose_limit_bites_is_named() {
+    fn of_nested_cgroups_the_deepest_at_its_limit_is_named() {
         let mut evidence = with(&[vm("pgscan_direct", 0), psi("some_us", 4_000), psi("full_us", 3_000)]);
         limited(&mut evidence, "/pods", 5_000, 1 << 30);
         limited(&mut evidence, "/pods/job", 5_000, 1 << 30);

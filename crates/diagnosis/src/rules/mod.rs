@@ -37,8 +37,7 @@ pub mod unit_drift;
 pub mod unit_failing;
 pub mod zombie_memcgs;
 
-/// Why something was not seen, as an answer: the probe's own words where it spoke of this (a probe may be blind in several ways),
-/// else these.
+/// Why something was not seen, as an answer: the probe's own reason if it gave one, else these.
 fn not_seen(unseen: Option<&Unseen>, because: &str, how_to_see: &str) -> Answer {
     match unseen {
         Some(u) => Answer::CannotTell { because: u.why.clone(), how_to_see: u.how_to_see.clone() },
@@ -54,7 +53,7 @@ pub struct Rule {
     pub examine: fn(&Case<'_>) -> Answer,
 }
 
-/// Every rule, in the order in which findings of equal severity are shown: what hurts jobs first, likely causes after.
+/// Every rule, in the order in which findings of equal severity are shown: what hurts jobs first, then likely causes.
 pub const ALL: &[Rule] = &[
     Rule { code: Code::NicReset, examine: nic_reset::examine },
     Rule { code: Code::NicCoreStarved, examine: nic_core_starved::examine },

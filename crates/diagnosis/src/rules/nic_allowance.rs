@@ -1,13 +1,14 @@
-//! Does the instance's own limit hold packets back?
+//! Do the cloud instance's limits delay or drop packets?
 //!
-//! AWS shapes traffic per instance and the ENA driver counts each packet that was queued or dropped for it. The node itself is
-//! innocent: no tuning helps, only less traffic or a larger instance. Other NICs have no such counters.
+//! AWS shapes traffic per instance, and the ENA driver counts each packet that was queued or dropped for it. Tuning the node does
+//! not help, only less traffic or a larger instance. Other NICs have no such counters.
 
 use crate::case::Case;
 use crate::code::Code;
 use crate::cores::words::listed;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
+use crate::words::plural;
 use coroner_evidence::{Evidence, Source, probe};
 use std::collections::BTreeSet;
 
@@ -18,26 +19,26 @@ const SOURCE: &str = "ethtool -S";
 fn meaning(name: &str) -> (&'static str, &'static str) {
     match name {
         "bw_in_allowance_exceeded" => (
-            "inbound bandwidth of the instance",
-            "Receive less at a time or use an instance with more baseline bandwidth: small ones only burst.",
+            "inbound bandwidth",
+            "Receive less at a time, or use an instance with more baseline bandwidth (small ones only burst).",
         ),
         "bw_out_allowance_exceeded" => (
-            "outbound bandwidth of the instance",
-            "Send less at a time (traffic shaping, fewer parallel uploads) or use an instance with more baseline bandwidth.",
+            "outbound bandwidth",
+            "Send less at a time (traffic shaping, fewer parallel uploads), or use an instance with more baseline bandwidth.",
         ),
         "pps_allowance_exceeded" => (
-            "packets per second of the instance",
-            "Send larger packets (jumbo frames: MTU 9001 inside the VPC, batching) or use a larger instance.",
+            "packets per second",
+            "Send larger packets (jumbo frames: MTU 9001 inside the VPC; batching), or use a larger instance.",
         ),
         "conntrack_allowance_exceeded" => (
-            "connections tracked by the security groups",
-            "New connections fail. Reuse connections, or let security groups allow all traffic both ways for it (then it is not tracked), or use a larger instance. The node's own conntrack table is another one.",
+            "connections tracked by security groups",
+            "New connections fail. Reuse connections, use a larger instance, or let the security groups allow all of this traffic in both directions: then it is not tracked. This is not the node's own conntrack table.",
         ),
         "linklocal_allowance_exceeded" => (
             "packets to DNS, metadata and time services (1024 per second)",
-            "Cache DNS on the node (node-local DNS, nscd), and ask the metadata service less often. A larger instance does not help.",
+            "Cache DNS on the node (node-local DNS, nscd) and query the metadata service less often. A larger instance does not help.",
         ),
-        _ => ("an allowance of the instance", "See AWS' page on ENA network performance metrics."),
+        _ => ("another allowance", "See the AWS page on ENA network performance metrics."),
     }
 }
 
@@ -81,10 +82,9 @@ pub fn examine(case: &Case<'_>) -> Answer {
         .collect();
     if let Some(device) = silent.first() {
         return Answer::CannotTell {
-            because: format!("the ena driver of {device} does not say when the instance's limits were hit"),
-            how_to_see:
-                "the driver in the kernel tree has no such counters: install Amazon's ena driver (2.2.10 or later)"
-                    .to_owned(),
+            because: format!("the ena driver of {device} does not count hits of the instance's limits"),
+            how_to_see: "install Amazon's ena driver 2.2.10 or later (in-tree drivers may lack the counters)"
+                .to_owned(),
         };
     }
     if !looked_once {
@@ -96,23 +96,23 @@ pub fn examine(case: &Case<'_>) -> Answer {
                 because: "no network device was seen".to_owned(),
                 how_to_see: "run in the node's own network namespace".to_owned(),
             },
-            _ => Answer::Fine("no ENA device: no other NIC has allowances".to_owned()),
+            _ => Answer::Fine("no ENA device; other NICs do not count instance limits".to_owned()),
         };
     }
     if evidence.window().is_none_or(|w| w.length().is_zero()) && counters_read_once(evidence) {
         return Answer::CannotTell {
-            because: "the allowances were read only once".to_owned(),
-            how_to_see: "watch for some seconds: --for 5s".to_owned(),
+            because: "the counters of instance limits were read only once".to_owned(),
+            how_to_see: "watch for a few seconds: --for 5s".to_owned(),
         };
     }
     Answer::Fine(if earlier.is_empty() {
-        format!("{} ENA devices, no allowance ever exceeded", devices_with.len())
+        format!("{}, no instance limit ever exceeded", plural(devices_with.len() as u64, "ENA device", "ENA devices"))
     } else {
-        format!("no allowance was exceeded while we watched; since the driver started: {}", listed(&earlier, 3))
+        format!("no instance limit exceeded while we watched; since the driver was loaded: {}", listed(&earlier, 3))
     })
 }
 
-/// Counters that stand still are written down once; only if nothing else was read later do we not know that they stood.
+/// A counter that does not move is recorded once. Only if no other counter was read later is it unknown whether it moved.
 fn counters_read_once(evidence: &Evidence) -> bool {
     let times = || evidence.counters.iter().flat_map(|(_, points)| points.iter().map(|p| p.at));
     times().min() == times().max()
@@ -129,15 +129,15 @@ fn finding(device: &str, rising: &[(&str, coroner_evidence::Delta)]) -> Finding 
         evidence.push(Fact::new(FactKey::AllowanceEver, delta.to.value, SOURCE).of(name));
         remedies.push(remedy);
     }
-    detail.push_str("AWS queued or dropped these packets outside of the node.");
+    detail.push_str("AWS queued or dropped these packets outside the node.");
     let (what, _) = meaning(rising[0].0);
-    let more = if rising.len() > 1 { format!(" and {} more limits", rising.len() - 1) } else { String::new() };
+    let more = if rising.len() > 1 { format!(" (and {} more)", rising.len() - 1) } else { String::new() };
     Finding {
         code: Code::NicAllowance,
         ties: Ties::default(),
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Nic, device),
-        title: format!("{device} hit a limit of its instance: {what}{more}"),
+        title: format!("{device} exceeded a limit of its AWS instance: {what}{more}"),
         detail,
         evidence,
         remedy: remedies.join(" "),
@@ -186,10 +186,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_exceeded_before_is_told_and_fine() {
+    fn limits_exceeded_earlier_are_mentioned_but_fine() {
         let Answer::Fine(why) = examine(&Case::of(&with(&[("bw_in_allowance_exceeded", 42, 42)]))) else { panic!() };
         assert!(why.contains("bw_in_allowance_exceeded 42"), "{why}");
-        // Reset by a new driver.
+        // A newly loaded driver starts from 0.
         assert!(matches!(examine(&Case::of(&with(&[("bw_in_allowance_exceeded", 42, 0)]))), Answer::Fine(_)));
     }
 

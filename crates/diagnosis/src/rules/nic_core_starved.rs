@@ -1,8 +1,8 @@
-//! Could a NIC's queue not be served because its core was taken?
+//! Did a NIC queue go unserved because its core was taken?
 //!
-//! Packets are polled in softirq context: on the way out of an interrupt, then by ksoftirqd/N if there is much to do, or by a
-//! NAPI thread where that is switched on. ksoftirqd and NAPI threads are ordinary threads: a real-time thread, or a loop in
-//! the kernel that does not yield, keeps them off. Drivers give up after some seconds (ENA: 5) and reset the device.
+//! Packets are polled in softirq context: on return from an interrupt, then by ksoftirqd/N under load, or by a NAPI thread where
+//! that is enabled. ksoftirqd and NAPI threads are ordinary threads: a real-time thread, or a kernel loop that does not yield,
+//! keeps them off the core. Drivers give up after some seconds (ENA: 5) and reset the device.
 
 use crate::case::Case;
 use crate::code::Code;
@@ -19,14 +19,14 @@ use crate::ties::{Queue, Task, Ties};
 use coroner_evidence::{Evidence, Nic, NicQueue, QueueKind, Source, Time, Window, probe};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Softirqs this much of the time mean that the core is busy with serving its queues.
+/// A core that spends this share of its time in softirqs is serving its queues.
 const SERVING: f64 = 0.5;
-/// A thread that waits on a core that was not even this busy waits for something else.
+/// A thread that waits on a core less busy than this waits for something else.
 const TAKEN: f64 = 0.5;
-/// On a core that many threads share their turns take this long at most; 30 of them with 3 ms each.
+/// The longest a thread waits for its turn on a core that many share: 30 of them with 3 ms each.
 const LONGEST_TURN_NS: u64 = 100_000_000;
-/// A poller that waited for this part of the time leaves no trace of packets: while its poll is due, the device does not interrupt
-/// again, and nobody counts what lies in the ring.
+/// A poller that waited for this share of the time leaves no trace of packets: while its poll is due, the device does not
+/// interrupt again, and nobody counts what lies in the ring.
 const NEARLY_ALL: f64 = 0.9;
 
 pub fn examine(case: &Case<'_>) -> Answer {
@@ -50,7 +50,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         }
     }
     if !cases.is_empty() {
-        // Who had the core at another time is another story.
+        // Another owner at another time is a finding of its own.
         let mut stories: BTreeMap<(String, Option<u32>), Vec<Starving>> = BTreeMap::new();
         for case in cases {
             stories.entry((case.subject.clone(), case.told_apart_by)).or_default().push(case);
@@ -62,7 +62,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
     if let Some((because, how_to_see)) = cores.waits_hidden() {
         return Answer::CannotTell {
-            because: format!("whether the threads that poll NICs had to wait cannot be told: {because}"),
+            because: format!("it is unknown whether the threads that poll NICs had to wait: {because}"),
             how_to_see,
         };
     }
@@ -70,7 +70,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         && let Some(unseen) = evidence.why_unseen(probe::NICS)
     {
         return Answer::CannotTell {
-            because: format!("which core serves which NIC could not be seen ({})", unseen.why),
+            because: format!("it is unknown which core serves which NIC: {}", unseen.why),
             how_to_see: unseen.how_to_see.clone(),
         };
     }
@@ -83,12 +83,12 @@ pub fn examine(case: &Case<'_>) -> Answer {
         format!("no thread that polls a NIC waited longer than {} at a time", span(longest))
     };
     if let Some(core) = idle_while_full.first() {
-        why.push_str(&format!("; core {core} was full, and its queues were served or had nothing to do"));
+        why.push_str(&format!("; core {core} was full, but its NIC queues were served or idle"));
     }
     Answer::Fine(why)
 }
 
-/// One queue, or one poller of several queues, that could not be served.
+/// A queue that was not served, or several with the same poller.
 struct Starving {
     subject: String,
     /// Without the device: `rx-0`.
@@ -99,9 +99,9 @@ struct Starving {
     poller: Option<Victim>,
     ownership: Ownership,
     window: Window,
-    /// The thread that had the core, where several had it one after the other.
+    /// The thread that had the core, if several had it one after another.
     told_apart_by: Option<u32>,
-    /// False if it could not be seen whether the queue was polled.
+    /// False if it is unknown whether the queue was polled.
     proven: bool,
     busy: String,
 }
@@ -127,7 +127,7 @@ impl Starving {
     }
 }
 
-/// NAPI threads, and the ksoftirqd of a core that a NIC needs or steers its packets to.
+/// NAPI threads, and the ksoftirqd of a core that serves a NIC queue or gets its packets by steering.
 fn is_poller(cores: &Cores, core: u32, line: usize) -> bool {
     let thread = &cores.threads.lines[line];
     let comm = thread.about.map_or("", |t| t.comm.as_str());
@@ -152,17 +152,17 @@ fn served_by_softirq<'a>(cores: &Cores<'a>, core: u32) -> Vec<(&'a Nic, &'a NicQ
 #[derive(Default)]
 struct WaitingPollers {
     cases: Vec<Starving>,
-    /// ksoftirqd waited, and the device had no packets: `ksoftirqd/1[22] waited 863 ms, but eth0 had no traffic for core 1`.
+    /// ksoftirqd waited, but the device had no packets: `ksoftirqd/1[22] waited 863 ms, but eth0 had no traffic for core 1`.
     harmless: Vec<String>,
 }
 
-/// A part of what was watched in which one thread had a core; or, without an owner, the rest of it.
+/// The windows in which one thread had a core; without an owner, the rest of the watched time.
 struct Era {
     owner: Option<u32>,
     windows: Vec<Window>,
 }
 
-/// All of it as one, unless several threads had the core one after the other.
+/// One era for all of it, unless several threads had the core one after another.
 fn eras(owned: &[FullCore], core: u32, all: Window) -> Vec<Era> {
     let of_core = owned.iter().filter(|full| full.core == core);
     let mut eras: Vec<Era> =
@@ -209,17 +209,17 @@ fn waiting_pollers(cores: &Cores) -> WaitingPollers {
                 continue;
             }
             let ownership = cores.owner(core, victim.window);
-            // The poller itself had the core for most of the time: it is at work.
+            // The poller itself had the core most of the time: it was working.
             if ownership.owner().and_then(|o| o.who()).is_some_and(|who| who.tid == victim.who.tid) {
                 continue;
             }
-            // What a reign's edge left over.
+            // The same wait, left over at the edge of an era with an owner.
             if told_apart_by.is_some() {
                 behind_somebody.insert(victim.line);
             } else if ownership.owner().is_none() && behind_somebody.contains(&victim.line) {
                 continue;
             }
-            // Nobody in particular had the core: with many threads of equal rank everybody waits a little longer.
+            // No single owner: among many threads of equal priority each waits a little longer.
             if ownership.owner().is_none() && victim.longest_ns < LONGEST_TURN_NS {
                 continue;
             }
@@ -266,8 +266,8 @@ fn waiting_pollers(cores: &Cores) -> WaitingPollers {
     WaitingPollers { cases, harmless }
 }
 
-/// The device a NAPI thread polls: by its number, else by its name (`napi/eth0-8193`, net/core/dev.c, napi_kthread_create) if
-/// only one device has it. The thread's own name if the device cannot be seen: it may live in a namespace of its own.
+/// The device a NAPI thread polls: by its TID, else by its name (`napi/eth0-8193`, net/core/dev.c, napi_kthread_create) if only
+/// one device has it. The thread's own name if the device was not seen: it may be in another network namespace.
 fn device_of(cores: &Cores, victim: &Victim) -> (String, Vec<String>) {
     let by_number: Vec<_> = cores
         .nics
@@ -287,11 +287,11 @@ fn device_of(cores: &Cores, victim: &Victim) -> (String, Vec<String>) {
 }
 
 enum Polled {
-    /// Packets were handled on that core meanwhile.
+    /// The core handled packets in that time.
     Yes,
-    /// None were, though some were before or after, or interrupts came.
+    /// It handled none, although it did before or after, or interrupts arrived.
     No,
-    /// None were in the whole window: there is no traffic to be hurt.
+    /// It handled none in the whole window: there is no traffic to hurt.
     Quiet,
     Unknown,
 }
@@ -299,7 +299,7 @@ enum Polled {
 /// Whether a core handled packets (softirq NET_RX) during a stretch.
 fn polled(evidence: &Evidence, core: u32, queue: &NicQueue, stretch: Window) -> Polled {
     let subject = format!("cpu{core}");
-    // Only series that moved are written down, so the times of all of them together are the times of the looks.
+    // Only counters that moved are recorded, so the times of all of them together are the times of the reads.
     let mut looks: Vec<Time> = evidence
         .counters
         .iter()
@@ -315,7 +315,7 @@ fn polled(evidence: &Evidence, core: u32, queue: &NicQueue, stretch: Window) -> 
     else {
         return Polled::Unknown;
     };
-    // Looks that cover less than half of the stretch cannot tell.
+    // Reads that cover less than half of the stretch prove nothing.
     if last.since(*first) * 2 < stretch.length() {
         return Polled::Unknown;
     }
@@ -338,33 +338,23 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Starving>) -> Finding 
         [] => String::new(),
         queues => format!(" {}", listed(queues, 4)),
     };
-    let behind = |case: &Starving| match case.ownership.owner() {
-        Some(owner) => format!(" behind {}", owner.name()),
-        None => String::new(),
-    };
+    let served = if worst.proven { "was not served" } else { "may not have been served" };
+    let owner = worst.ownership.owner().map(|owner| owner.name());
     let title = match &worst.poller {
         Some(poller) => format!(
-            "{subject}{} {}: {} waited {} for core {}{}",
+            "{subject}{} {served}: {} waited {} for core {}{}",
             queues_of(worst),
-            if worst.proven { "was not served" } else { "may not have been served" },
             poller.who.name(),
             span(poller.waited_ns),
             worst.core,
-            behind(worst)
-        ),
-        None if worst.proven => format!(
-            "{subject}{} was not served for {}: core {} was stuck in the kernel{}",
-            queues_of(worst),
-            span(worst.lasted_ns()),
-            worst.core,
-            behind(worst)
+            owner.map(|owner| format!(" behind {owner}")).unwrap_or_default()
         ),
         None => format!(
-            "{subject}{} may not have been served for {}: core {} was stuck in the kernel{}",
+            "{subject}{} {served} for {}: core {} was stuck in the kernel{}",
             queues_of(worst),
             span(worst.lasted_ns()),
             worst.core,
-            behind(worst)
+            owner.map(|owner| format!(" ({owner})")).unwrap_or_default()
         ),
     };
 
@@ -373,9 +363,9 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Starving>) -> Finding 
     for case in &cases {
         match &case.poller {
             Some(poller) => {
-                let still = if poller.still_waiting { ", and still does" } else { "" };
+                let still = if poller.still_waiting { " and is still waiting" } else { "" };
                 detail.push_str(&format!(
-                    "{}, which handles the packets of {subject}{}, waited {} for core {}{still}; the longest wait was at least {}. ",
+                    "{}, which handles packets of {subject}{}, waited {} for core {}{still}; its longest single wait was at least {}. ",
                     poller.who.name(),
                     queues_of(case),
                     span(poller.waited_ns),
@@ -383,15 +373,15 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Starving>) -> Finding 
                     span(poller.longest_ns)
                 ));
                 if !case.proven {
-                    detail.push_str("Whether there were packets for it to handle could not be seen. ");
+                    detail.push_str("Whether it had packets to handle is unknown. ");
                 }
                 evidence.push(victim_fact(poller));
             }
             None => {
                 let what = if case.proven {
-                    "no packet was handled there, though there was traffic before or after"
+                    "it handled no packets then, although there was traffic before or after, or the queue raised interrupts"
                 } else {
-                    "whether packets were handled there could not be seen"
+                    "whether it handled packets then is unknown"
                 };
                 detail.push_str(&format!(
                     "Core {} serves {subject}{} and was full for {}; {what}. ",
@@ -404,7 +394,7 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Starving>) -> Finding 
         match &case.ownership {
             Ownership::Owned(owner) => {
                 detail.push_str(&format!(
-                    "Meanwhile {} had {} of core {}'s busy time{} ({}). ",
+                    "Meanwhile {} took {} of core {}'s busy time{} ({}). ",
                     owner.described(),
                     percent(owner.share),
                     case.core,
@@ -419,7 +409,7 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Starving>) -> Finding 
                 ));
             }
             Ownership::Shared(why) | Ownership::Unknown(why) => {
-                detail.push_str(&format!("Who had core {} cannot be named: {why} ({}). ", case.core, case.busy));
+                detail.push_str(&format!("No owner of core {} can be named: {why} ({}). ", case.core, case.busy));
             }
         }
         evidence.push(Fact::new(FactKey::Core, case.core, "/proc/stat"));
@@ -427,7 +417,7 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Starving>) -> Finding 
             evidence.push(Fact::new(FactKey::Queues, case.queues.join(", "), "NIC queue map"));
         }
     }
-    detail.push_str("Packets wait in the ring until it is full and are lost then; after some seconds (ENA: 5) the driver resets the device.");
+    detail.push_str("Unserved packets wait in the ring and are dropped once it is full; after some seconds (ENA: 5) the driver resets the device.");
 
     Finding {
         code: Code::NicCoreStarved,
@@ -441,7 +431,7 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Starving>) -> Finding 
             until: Some(worst.poller.as_ref().map_or(worst.window.to, |poller| poller.until)),
             ..Ties::of_core(worst.core, worst.window, &worst.ownership)
         },
-        // What could not be seen is no proof; core-saturated warns of the core itself.
+        // Without proof it is only info; core-saturated warns about the core itself.
         severity: if worst.proven { Severity::Critical } else { Severity::Info },
         remedy: remedy(cores, worst, &subject),
         subject: Subject::new(SubjectKind::Nic, subject),
@@ -455,16 +445,16 @@ fn remedy(cores: &Cores, case: &Starving, subject: &str) -> String {
     let core = case.core;
     let mut steps = match case.ownership.owner().and_then(|o| o.who()) {
         Some(who) => culprit_steps(cores, core, case.window, who),
-        None => vec![format!("See who runs there: `perf record -C {core} -g -- sleep 5`.")],
+        None => vec![format!("See what runs on core {core}: `perf record -C {core} -g -- sleep 5`.")],
     };
     match (&case.poller, case.irq, with_room(cores, core, case.window)) {
-        (_, _, None) => steps.push(format!("No other core had room to serve {subject} meanwhile.")),
+        (_, _, None) => steps.push(format!("No other core had room to serve {subject} at that time.")),
         (Some(poller), _, Some(others)) if !poller.who.is_ksoftirqd_of(core) => steps.push(format!(
-            "Or let the NAPI thread run elsewhere: `taskset -pc {others} {}`; that moves the work, the culprit stays.",
+            "Or move the NAPI thread to another core: `taskset -pc {others} {}` (the culprit stays).",
             poller.who.tid
         )),
         (_, Some(irq), Some(others)) => steps.push(format!(
-            "Or give {subject} another core: `echo {others} > /proc/irq/{irq}/smp_affinity_list`; irqbalance may move it back, and the culprit stays."
+            "Or move the interrupt of {subject} to another core: `echo {others} > /proc/irq/{irq}/smp_affinity_list` (irqbalance may move it back, and the culprit stays)."
         )),
         _ => {}
     }

@@ -1,7 +1,7 @@
 //! Did a network device hang or reset itself?
 //!
-//! A reset cuts every connection for seconds: jobs see timeouts and lost peers, not the reset. The driver says so in the
-//! kernel log, and counts it. Signs that precede a reset without one are a warning.
+//! A reset stalls every connection for seconds: jobs see timeouts and lost peers, not the reset. The driver logs it in the kernel
+//! log and counts it. Signs of a coming reset alone are a warning.
 
 use crate::case::Case;
 use crate::code::Code;
@@ -13,8 +13,8 @@ use coroner_evidence::{Evidence, Nic, QueueKind, Source, probe};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Driver counters that stand for an outage, and what a person should understand by them. ENA's out-of-tree driver counts
-/// each reset under its reason (ena_ethtool.c, ena_stats_global_strings); gve, ixgbe, vmxnet3 and virtio name theirs otherwise.
+/// Driver counters that mean an outage, in words. ENA's out-of-tree driver counts each reset by its reason (ena_ethtool.c,
+/// ena_stats_global_strings); gve, ixgbe, vmxnet3 and virtio use other names.
 const OUTAGE_COUNTERS: &[(&str, &str)] = &[
     ("total_resets", "resets"),
     ("reset_cnt", "resets"),
@@ -23,24 +23,24 @@ const OUTAGE_COUNTERS: &[(&str, &str)] = &[
     ("tx_timeouts", "transmit timeouts"),
     ("tx_timeout_count", "transmit timeouts"),
     ("tx timeout count", "transmit timeouts"),
-    ("wd_expired", "the device's sign of life (keep-alive) did not come"),
-    ("suspected_poll_starvation", "resets because the driver's poll did not get to run: its core was taken"),
-    ("missing_tx_cmpl", "resets because packets were not reported sent"),
-    ("missing_intr", "resets because an interrupt did not come"),
-    ("missing_first_intr", "resets because the first interrupt did not come"),
-    ("missing_admin_interrupt", "resets because the device's management interrupt did not come"),
+    ("wd_expired", "keep-alives from the device that did not arrive"),
+    ("suspected_poll_starvation", "resets because the driver's poll did not run: its core was taken"),
+    ("missing_tx_cmpl", "resets because TX completions did not arrive"),
+    ("missing_intr", "resets because an interrupt did not arrive"),
+    ("missing_first_intr", "resets because the first interrupt did not arrive"),
+    ("missing_admin_interrupt", "resets because the device's admin interrupt did not arrive"),
     ("os_netdev_wd", "resets because the kernel's transmit watchdog fired"),
-    ("admin_to", "resets because the device did not answer a management command"),
-    ("device_request_reset", "resets that the device asked for"),
+    ("admin_to", "resets because the device did not answer an admin command"),
+    ("device_request_reset", "resets requested by the device"),
 ];
 
-/// Of these, the counters that miss no reset, whatever its reason: if they are zero, there was none.
+/// Of these, the counters that include every reset, whatever its reason: if they are zero, there was none.
 const ALL_RESETS: &[&str] = &["total_resets", "reset_cnt"];
 
-/// Counts of packets that the device was late to report sent; the driver resets after some (128 on ENA).
+/// Counts packets with a late TX completion; the driver resets the device after some of them (128 on ENA).
 const PRECURSOR_SUFFIX: &str = "_missed_tx";
 
-/// The kernel's watchdog of transmit queues and ENA's look this often (dev->watchdog_timeo, 5 s unless the driver sets it).
+/// How often the transmit watchdogs of the kernel and of ENA check (dev->watchdog_timeo, 5 s unless the driver sets it).
 const WATCHDOG_PERIOD: Duration = Duration::from_secs(5);
 
 const SOURCE_LOG: &str = "kernel log";
@@ -97,10 +97,10 @@ pub fn examine(case: &Case<'_>) -> Answer {
         return Answer::Findings(findings);
     }
     let counters = match devices_counted.len() as u64 {
-        0 => "driver counters were not seen".to_owned(),
+        0 => "driver counters were not read".to_owned(),
         n => {
             let earlier = earlier_outages(evidence, &devices_counted);
-            format!("the driver counters of {} did not move{earlier}", plural(n, "device", "devices"))
+            format!("the reset counters of {} did not rise{earlier}", plural(n, "device", "devices"))
         }
     };
     match log {
@@ -112,8 +112,8 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
 }
 
-/// The interface of each line. A driver prints some with its name and some with the bus address only: those are of the interface that was last
-/// seen at that address, or else of the next one.
+/// The interface of each line. Drivers print some lines with its name and some with the bus address only: those belong to the interface last
+/// seen at that address, else to the next one.
 fn interfaces_of(events: &[LogEvent<'_>]) -> Vec<Option<String>> {
     let named = |event: &LogEvent| {
         let nic = nic_of(event)?;
@@ -135,7 +135,7 @@ fn interfaces_of(events: &[LogEvent<'_>]) -> Vec<Option<String>> {
     interfaces
 }
 
-/// Whether every device with hardware counts all its resets, and none has had one.
+/// Whether every hardware device counts all its resets, and none has had one.
 fn never_reset(evidence: &Evidence) -> bool {
     let count_of = |nic: &Nic| {
         let counts = ALL_RESETS.iter().map(|name| evidence.counters.last(Source::Ethtool, &nic.display_name(), name));
@@ -165,9 +165,7 @@ fn counter_moves(evidence: &Evidence, device: &str) -> Vec<CounterMove> {
             Some((_, meaning)) => Some((*meaning, true)),
             // virtio: tx0_tx_timeouts, tx_queue_0_tx_timeouts
             None if plain.ends_with("_tx_timeouts") => Some(("transmit timeouts", true)),
-            None if plain.ends_with(PRECURSOR_SUFFIX) => {
-                Some(("packets that the device was late to report sent", false))
-            }
+            None if plain.ends_with(PRECURSOR_SUFFIX) => Some(("packets with a late TX completion", false)),
             None => None,
         };
         let by = counters.moved(Source::Ethtool, device, name).unwrap_or(0);
@@ -188,7 +186,7 @@ fn counter_moves(evidence: &Evidence, device: &str) -> Vec<CounterMove> {
     moves
 }
 
-/// What drivers counted before we looked. When, they do not say; the log may no longer reach back that far.
+/// What drivers counted before we watched. They do not say when, and the log may not reach back that far.
 fn earlier_outages(evidence: &Evidence, devices: &[&str]) -> String {
     let mut counts = Vec::new();
     for device in devices {
@@ -202,7 +200,7 @@ fn earlier_outages(evidence: &Evidence, devices: &[&str]) -> String {
     if counts.is_empty() {
         String::new()
     } else {
-        format!(" (before that, since the driver was loaded: {})", words::list(&counts, 4))
+        format!(" (earlier, since the driver was loaded: {})", words::list(&counts, 4))
     }
 }
 
@@ -215,7 +213,13 @@ fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Findi
     let poll_starved = nic_events().any(|e| e.step == NicStep::PollStarved)
         || moves.iter().any(|m| m.name == "suspected_poll_starvation");
     // Of the newest reset: an older one may have waited longer.
-    let since_napi = nic_events().rev().find_map(|e| e.since_napi);
+    let unpolled = nic_events().rev().find(|e| e.since_napi.is_some());
+    let since_napi = unpolled.and_then(|e| e.since_napi);
+    let not_polled = match unpolled.map(|e| (e.queue, e.since_napi.unwrap_or_default())) {
+        Some((Some(queue), d)) => format!("TX queue {queue} had not been polled for {}", duration_words(d)),
+        Some((None, d)) => format!("it had not been polled for {}", duration_words(d)),
+        None => "its poll did not run".to_owned(),
+    };
     let queue = nic_events().rev().find_map(|e| e.queue).or_else(|| {
         let moved = moves.iter().find_map(|m| m.name.strip_prefix("tx-"));
         moved.and_then(|n| n.parse().ok())
@@ -223,27 +227,22 @@ fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Findi
     let core = core_of(evidence, device, queue, nic_events());
 
     let when = match events.last() {
+        Some(last) if outages == 1 => format!(" {}", last.age_words()),
         Some(last) => format!(", last {}", last.age_words()),
         None => " while we watched".to_owned(),
     };
+    let how_often = if outages > 1 { format!(" {}", times(outages)) } else { String::new() };
+    let why = if poll_starved { format!(": {not_polled}") } else { String::new() };
     let title = if outage {
-        let what = match outages {
-            0 => "was reset or hung".to_owned(),
-            n => format!("was reset or hung {}", times(n)),
-        };
-        match (poll_starved, since_napi) {
-            (true, Some(d)) => format!("{device} {what}{when}: its poll had not run for {}", duration_words(d)),
-            (true, None) => format!("{device} {what}{when}: its poll did not get to run"),
-            _ => format!("{device} {what}{when}"),
-        }
+        format!("{device} was reset or hung{how_often}{when}{why}")
     } else {
-        format!("{device} is near a reset: {}{when}", precursor_words(events, moves))
+        format!("{device} is at risk of a reset: {}{when}", precursor_words(events, moves, &not_polled))
     };
 
     let mut detail = String::new();
     if outage {
         detail.push_str(
-            "While a network device resets, every connection over it stands still for seconds and packets are lost. ",
+            "While a network device resets, every connection over it stalls for seconds and packets are lost. ",
         );
     }
     let mut explained: Vec<NicStep> = nic_events().map(|e| e.step).collect();
@@ -288,17 +287,17 @@ fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Findi
     let poll_related = poll_starved || nic_events().any(|e| e.step == NicStep::TxTimeout);
     let remedy = match (&core, poll_related) {
         (Some((core, _)), true) => format!(
-            "Find what keeps core {core} from polling the device: `coroner cores` shows its owner; the findings core-saturated, \
-             core-monopolised and nic-core-starved name it when it happens while we watch. Until it is gone, move the queue's interrupt to \
-             a quiet core (/proc/irq/N/smp_affinity_list)."
+            "Find what keeps core {core} from polling {device}: `coroner cores` shows its owner, and the findings core-saturated, \
+             core-monopolised and nic-core-starved name it if it happens while coroner watches. Until it is gone, move the queue's interrupt to \
+             a quiet core (`grep {device} /proc/interrupts`, then /proc/irq/N/smp_affinity_list)."
         ),
         (None, true) => format!(
-            "Find which core serves the queue (`grep {device} /proc/interrupts`) and what kept it busy: `coroner cores`. The findings \
-             core-saturated, core-monopolised and nic-core-starved name it when it happens while we watch."
+            "Find which core serves the queue (`grep {device} /proc/interrupts`) and what kept it busy (`coroner cores`). The findings \
+             core-saturated, core-monopolised and nic-core-starved name it if it happens while coroner watches."
         ),
         (_, false) => format!(
-            "No line speaks of a starved core, so look at the device first: driver and firmware (`ethtool -i {device}`), the provider's health \
-             events for this machine; replace the node if it repeats."
+            "Nothing points to a starved core, so check the device first: driver and firmware (`ethtool -i {device}`), and the provider's health \
+             events for this machine. Replace the node if it happens again."
         ),
     };
     Some(Finding {
@@ -320,13 +319,13 @@ fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Findi
     })
 }
 
-/// The newest of them, from the first line that speaks of it: one that was before has nothing to do with what runs now.
+/// The newest reset, from the first line about it: an earlier one has nothing to do with what runs now.
 fn newest_reset<'e, 'a>(events: &'e [LogEvent<'a>]) -> Option<&'e [LogEvent<'a>]> {
     let incident = log_events::incidents(events).last()?;
     let is_end = |event: &LogEvent| {
         nic_of(event).is_some_and(|nic| matches!(nic.step, NicStep::ResetDone | NicStep::ResetFailed))
     };
-    // A driver that does not say when it is done complains anew each time its watchdog looks.
+    // A driver that does not say when it is done complains again at each watchdog check.
     let begins_anew = |before: &LogEvent, after: &LogEvent| {
         is_end(before) && !is_end(after) || after.line.at.since(before.line.at) >= WATCHDOG_PERIOD
     };
@@ -340,7 +339,7 @@ fn nic_of<'e>(event: &'e LogEvent) -> Option<&'e NicEvent> {
     }
 }
 
-/// Completed or failed resets, at least one for each incident with an outage: drivers print several lines for one.
+/// Completed or failed resets, at least one per incident with an outage: drivers print several lines for each.
 fn count_outages(events: &[LogEvent]) -> u64 {
     log_events::incidents(events)
         .map(|incident| {
@@ -365,24 +364,24 @@ fn core_of<'e>(
     let nic: &Nic = evidence.nics.iter().rev().find(|n| n.netns.is_none() && n.name == device)?;
     let tx_or_both = |k: QueueKind| k != QueueKind::Rx;
     let served = nic.queues.iter().find(|q| q.index == queue && tx_or_both(q.kind) && q.cores().is_some())?;
-    Some((served.cores()?.single()?, "by the map queue → core as it is now".to_owned()))
+    Some((served.cores()?.single()?, "from the current queue-to-core map".to_owned()))
 }
 
 fn queue_words(device: &str, queue: Option<u32>) -> String {
     match queue {
-        Some(queue) => format!("Queue {queue} of {device}"),
+        Some(queue) => format!("TX queue {queue} of {device}"),
         None => device.to_owned(),
     }
 }
 
-fn precursor_words(events: &[LogEvent], moves: &[CounterMove]) -> String {
+fn precursor_words(events: &[LogEvent], moves: &[CounterMove], not_polled: &str) -> String {
     let steps: Vec<NicStep> = events.iter().filter_map(nic_of).map(|e| e.step).collect();
     if steps.contains(&NicStep::PollStarved) {
-        "its poll did not get to run".to_owned()
+        not_polled.to_owned()
     } else if steps.contains(&NicStep::CompletionsMissing) || !moves.is_empty() {
-        "packets were not reported sent in time".to_owned()
+        "TX completions were late".to_owned()
     } else if steps.contains(&NicStep::QueueKicked) {
-        "a silent queue had to be woken".to_owned()
+        "the driver had to wake a stalled queue".to_owned()
     } else {
         "the device reported an error".to_owned()
     }
@@ -390,20 +389,16 @@ fn precursor_words(events: &[LogEvent], moves: &[CounterMove]) -> String {
 
 fn step_words(step: NicStep) -> &'static str {
     match step {
-        NicStep::PollStarved => {
-            "The driver's poll (NAPI) was due and did not run: the core that should run it was taken by something else. "
-        }
-        NicStep::CompletionsMissing => "Packets were handed to the device and not reported sent in time. ",
-        NicStep::QueueKicked => "The driver woke a queue that had gone silent. ",
+        NicStep::PollStarved => "The driver's poll (NAPI) was due but did not run: something else had its core. ",
+        NicStep::CompletionsMissing => "The device did not report packets as sent in time (late TX completions). ",
+        NicStep::QueueKicked => "The driver woke a stalled queue. ",
         NicStep::HealthIssue => "The device or its firmware reported an error. ",
         NicStep::KeepAliveLost => {
-            "The device stopped sending the sign of life (keep-alive) that it owes the driver every second, or nobody got to read it. "
+            "The keep-alive that the device sends every second did not arrive, or nobody got to read it. "
         }
-        NicStep::TxTimeout => {
-            "A transmit queue sent nothing for so long (5 s by default) that the watchdog gave up on it. "
-        }
+        NicStep::TxTimeout => "A transmit queue sent nothing for so long (5 s by default) that the watchdog fired. ",
         NicStep::Resetting => "",
-        NicStep::ResetFailed => "A reset failed: the device may be gone until a reboot. ",
+        NicStep::ResetFailed => "A reset failed: the device may stay down until the node reboots. ",
         NicStep::ResetDone => "",
     }
 }

@@ -1,7 +1,7 @@
 //! Does a program hurt the node by watching it?
 //!
-//! /proc/PID/smaps and clear_refs walk every page table of a process and hold its lock meanwhile; files of cgroups are cheap each, and
-//! thousands of them are not.
+//! /proc/PID/smaps and clear_refs walk every page table of a process and hold its memory-map lock meanwhile. A cgroup file is cheap to
+//! read, thousands are not.
 
 use crate::case::Case;
 use crate::code::Code;
@@ -11,13 +11,13 @@ use crate::kernel_work::{ProcessWork, not_sampled};
 use crate::words::percent;
 use coroner_evidence::WorkKind;
 
-/// An agent that takes a tenth of a core (100m, a usual request) for page tables alone is no longer an observer.
+/// An agent that takes a tenth of a core (100m, a usual CPU request) for page tables alone does more than observe.
 const PAGE_TABLES: f64 = 0.1;
-/// Half of a core for a second, and again: the process that is looked at cannot get memory meanwhile.
+/// Half of a core for a second: the observed process cannot map memory meanwhile.
 const PAGE_TABLES_PEAK: f64 = 0.5;
-/// Files of cgroups and /sys are others' work, too: systemd, a container runtime that starts many.
+/// Files of cgroups and /sys are also used by systemd, and by a container runtime that starts many containers.
 const FILES: f64 = 0.25;
-/// From this part of it on it is told.
+/// From this share of each threshold on it is reported as info.
 const WORTH_KNOWING: f64 = 0.5;
 
 pub fn examine(case: &Case<'_>) -> Answer {
@@ -38,7 +38,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
     Answer::from_findings(findings, || {
         format!(
-            "page tables of processes took {} of one core, files of cgroups and /sys {} (our own looking included)",
+            "reading page tables of processes took {} of one core, reading cgroup and /sys files {} (coroner's own reads included)",
             work.share_words(|kind| kind == WorkKind::PageTables),
             work.share_words(|kind| kind == WorkKind::Kernfs)
         )
@@ -50,15 +50,15 @@ fn finding(process: &ProcessWork, kind: WorkKind, felt: bool) -> Finding {
     let (what, harm, remedy) = match kind {
         WorkKind::PageTables => (
             "page tables of processes (smaps, clear_refs)",
-            "While it reads them, the process that it looks at cannot change its memory map and waits.",
-            "Turn off what asks for it: cAdvisor `--disable_metrics=referenced_memory`, other agents' memory maps or \"referenced bytes\"; or \
-             look less often; smaps_rollup is cheaper than smaps.",
+            "Meanwhile the observed process cannot change its memory map and waits.",
+            "Turn off what asks for it (cAdvisor: `--disable_metrics=referenced_memory`; other agents: memory maps or \"referenced bytes\"), or \
+             poll less often. smaps_rollup is cheaper than smaps.",
         ),
         _ => (
-            "files of cgroups or of /sys",
-            "Each read takes locks that starting and ending containers need, too.",
-            "Let it look less often (kubelet and cAdvisor: --housekeeping-interval), and run only one of those that read the same; if there are thousands of \
-             cgroups, see cgroup-leak and zombie-memcgs.",
+            "cgroup or /sys files",
+            "Each read takes locks that are also needed to start and stop containers.",
+            "Make it poll less often (kubelet --housekeeping-interval, cAdvisor --housekeeping_interval), and run only one agent that reads these \
+             files. If there are thousands of cgroups, see cgroup-leak and zombie-memcgs.",
         ),
     };
     let symbol = process.symbol.as_ref().map(|symbol| format!(", mostly in {symbol}")).unwrap_or_default();
@@ -68,7 +68,7 @@ fn finding(process: &ProcessWork, kind: WorkKind, felt: bool) -> Finding {
         subject: Subject::new(SubjectKind::Process, name.clone()),
         title: format!("{name} spent {} reading {what}", process.share_words(process.share)),
         detail: format!(
-            "{name} was found in the kernel{symbol}: {} of one core over what was sampled, {} in its busiest second. {harm}",
+            "In the kernel{symbol}, {name} took {} of one core on average, {} in its busiest second. {harm}",
             percent(process.share),
             percent(process.peak)
         ),
@@ -86,7 +86,7 @@ mod tests {
     use coroner_evidence::Evidence;
     use std::time::Duration;
 
-    /// For ten seconds a process has so many samples of a hundred at this.
+    /// Ten seconds in which a process has this many of 100 samples per second in this work.
     fn watching(comm: &str, kind: WorkKind, samples: &[u64]) -> Evidence {
         let mut evidence = watched(10);
         let rows = |samples| vec![row(1, 800, comm, kind, samples)];
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenth_of_a_core_for_page_tables_of_others_is_no_longer_watching() {
+    fn a_tenth_of_a_core_for_page_tables_is_a_warning() {
         let f = one(examine(&Case::of(&watching("cadvisor", WorkKind::PageTables, &[10; 10]))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject.name, "cadvisor[800]");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_of_it_now_and_then_hurts_who_is_looked_at() {
+    fn one_busy_second_hurts_the_observed_process() {
         let once = [0, 0, 0, 60, 0, 0, 0, 0, 0, 0];
         assert_eq!(
             one(examine(&Case::of(&watching("cadvisor", WorkKind::PageTables, &once)))).severity,
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_cgroups_are_others_work_too_and_need_more() {
+    fn cgroup_files_have_a_higher_threshold() {
         assert_eq!(one(examine(&Case::of(&watching("kubelet", WorkKind::Kernfs, &[24; 10])))).severity, Severity::Info);
         assert_eq!(
             one(examine(&Case::of(&watching("kubelet", WorkKind::Kernfs, &[25; 10])))).severity,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn we_are_not_the_patient() {
+    fn coroner_itself_is_not_reported() {
         fine(examine(&Case::of(&watching("coroner", WorkKind::PageTables, &[90; 10]))));
     }
 

@@ -1,7 +1,7 @@
-//! Did the kernel kill processes for want of memory?
+//! Did the kernel kill processes because memory ran out?
 //!
 //! Two different things share the name. A *cgroup* (a container, a pod) reaches its own limit: the job asked for more than it was
-//! given, the node may have plenty. Or the *node* runs out and the kernel picks a victim among everybody.
+//! given, while the node may have plenty. Or the *node* runs out, and the kernel picks a victim among all processes.
 
 use crate::case::Case;
 use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
@@ -15,18 +15,18 @@ use coroner_evidence::{CgroupOwner, Evidence, Source};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The lines about one kill come within milliseconds; the same pid later is another process.
+/// The lines about one kill come within milliseconds; the same PID later is another process.
 const SAME_KILL: Duration = Duration::from_secs(5);
 
-/// So many cgroups are named, the latest kills first.
+/// Cgroups named, latest kills first.
 const CGROUPS_SHOWN: usize = 5;
 
 const LOG: &str = "kernel log";
 
-/// In the place of a cgroup's path.
+/// Stands in for a cgroup's path.
 const UNNAMED: &str = "(not named in the log)";
 
-/// One killed process, put together from its lines.
+/// One killed process, assembled from its log lines.
 #[derive(Debug, Clone)]
 struct Kill<'a> {
     event: LogEvent<'a>,
@@ -59,7 +59,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         && !evidence.counters.has(Source::CgroupMemory)
     {
         return Answer::CannotTell {
-            because: format!("{}; and neither /proc/vmstat nor cgroups told their counts", unseen.because),
+            because: format!("{}; and no count of kills was read, neither of the node nor of cgroups", unseen.because),
             how_to_see: unseen.how_to_see.clone(),
         };
     }
@@ -92,8 +92,8 @@ pub fn examine(case: &Case<'_>) -> Answer {
         several => findings.push(cgroups_finding(several)),
     }
 
-    // Counters speak where the log did not: a closed or overwritten log.
-    let told = |path: &str| {
+    // Counters show what a closed or overwritten log does not.
+    let logged = |path: &str| {
         of_cgroup.values().flatten().chain(&of_node).any(|k| {
             [&k.limit_of, &k.cgroup]
                 .into_iter()
@@ -101,9 +101,9 @@ pub fn examine(case: &Case<'_>) -> Answer {
                 .any(|p| is_same_or_below(p, path) || is_same_or_below(path, p))
         })
     };
-    let mut untold: Vec<&(String, u64)> = counted.iter().filter(|(path, _)| !told(path)).collect();
-    untold.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-    match untold.as_slice() {
+    let mut unlogged: Vec<&(String, u64)> = counted.iter().filter(|(path, _)| !logged(path)).collect();
+    unlogged.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    match unlogged.as_slice() {
         [] => {}
         [(path, n)] => findings.push(counted_finding(path, *n)),
         several => findings.push(several_counted(several)),
@@ -117,14 +117,14 @@ pub fn examine(case: &Case<'_>) -> Answer {
         return Answer::Findings(findings);
     }
     let counters = match node_counter {
-        Some(_) => "the kernel's count of kills did not move while we watched",
-        None => "no cgroup's count of kills moved while we watched",
+        Some(_) => "the kernel counted no OOM kill while we watched",
+        None => "no cgroup counted an OOM kill while we watched",
     };
     match log {
-        Ok(log) => Answer::Fine(format!("no kill in {}; {counters}", log.reach_words())),
+        Ok(log) => Answer::Fine(format!("no OOM kill in {}; {counters}", log.reach_words())),
         // Counts every kill since boot, of the node and of cgroups (mm/oom_kill.c, __oom_kill_process).
         Err(_) if evidence.counters.last(Source::Vmstat, "", "oom_kill") == Some(0) => {
-            Answer::Fine("the kernel has counted no kill since boot (/proc/vmstat oom_kill)".to_owned())
+            Answer::Fine("no OOM kill since boot (/proc/vmstat oom_kill is 0)".to_owned())
         }
         Err(unseen) => unseen.only_watched(evidence, counters),
     }
@@ -181,10 +181,10 @@ fn put_together(events: Vec<LogEvent>) -> Vec<Kill> {
     kills
 }
 
-/// Where kills come fast the kernel leaves out the line with the cgroup. Then it is that of the process, if it was seen; or of those who were killed
-/// under the same name, if that was in one cgroup only.
+/// When kills come fast, the kernel omits the line with the cgroup. Then it is that of other victims of the same name, if these were all in one
+/// cgroup, else that of the process itself, if it was seen.
 fn name_cgroups(kills: &mut [Kill], evidence: &Evidence) {
-    // The cgroup whose limit was hit, and that of who was killed; none where the name was killed in several.
+    // The cgroup whose limit was hit and the victim's own; `None` if processes of that name died in several.
     type Place = (Option<String>, Option<String>);
     let mut by_comm: BTreeMap<String, Option<Place>> = BTreeMap::new();
     for kill in kills.iter().filter(|kill| kill.limit_of.is_some()) {
@@ -204,7 +204,7 @@ fn name_cgroups(kills: &mut [Kill], evidence: &Evidence) {
     }
 }
 
-/// Cgroups in which processes were killed while we watched. v2 counts a kill in every ancestor too; the deepest tells most.
+/// Cgroups in which processes were killed while we watched. v2 counts a kill in every ancestor too; the deepest says most.
 fn cgroups_with_kills(evidence: &Evidence) -> Vec<(String, u64)> {
     let counters = &evidence.counters;
     let moved: Vec<(&str, u64)> = counters
@@ -252,7 +252,7 @@ fn ties(kills: &[Kill], cgroups: &[&str]) -> Ties {
     }
 }
 
-/// What died longer ago is told, but it is not what is wrong now.
+/// Older kills are info: they are not what is wrong now.
 const RECENT: Duration = Duration::from_secs(3600);
 
 fn unless_old(severity: Severity, kills: &[Kill]) -> Severity {
@@ -262,53 +262,53 @@ fn unless_old(severity: Severity, kills: &[Kill]) -> Severity {
     }
 }
 
-fn node_finding(kills: &[Kill]) -> Finding {
+/// `python3[7] (13.3 GiB) killed 10 min ago`, `redis[9] and 3 more killed, last 60 s ago`
+fn killed_words(kills: &[Kill]) -> String {
     let last = &kills[kills.len() - 1];
-    let also = if kills.len() > 1 { format!(" and {} more", kills.len() - 1) } else { String::new() };
-    let whose = last.cgroup.as_deref().map(cgroup_owner).unwrap_or_default();
+    match kills.len() {
+        1 => format!("{} killed {}", last.victim(), last.event.age_words()),
+        n => format!("{} and {} more killed, last {}", last.victim(), n - 1, last.event.age_words()),
+    }
+}
+
+fn node_finding(kills: &[Kill]) -> Finding {
+    let whose = kills.last().and_then(|kill| kill.cgroup.as_deref()).map(cgroup_owner).unwrap_or_default();
     Finding {
         code: Code::OomKill,
         ties: ties(kills, &[]),
         severity: unless_old(Severity::Critical, kills),
         subject: Subject::new(SubjectKind::Node, "memory"),
-        title: format!("The node ran out of memory and killed {}{also}, last {}", last.victim(), last.event.age_words()),
+        title: format!("The node ran out of memory: {}", killed_words(kills)),
         detail: format!(
-            "Not one cgroup's limit: the whole node had no memory left, and the kernel chose a victim by size and oom_score_adj. The victim{whose} \
-             is not necessarily who used too much."
+            "The whole node had no memory left, not just one cgroup, and the kernel chose a victim by size and oom_score_adj. The victim{whose} is \
+             not necessarily what used too much."
         ),
         evidence: facts_of(kills),
-        remedy: "Find who grew: the table of tasks in the kernel log just above the kill (`journalctl -k | grep -B 60 'Out of memory'`) shows \
-                 every process's size then. On Kubernetes give pods memory limits and the system a reserve (kubelet --system-reserved, \
+        remedy: "Find what grew: the task table just above the kill in the kernel log (`journalctl -k | grep -B 60 'Out of memory'`) shows the \
+                 size of every process at that time. On Kubernetes, give pods memory limits and the system a reserve (kubelet --system-reserved, \
                  --eviction-hard), so that a pod is evicted before the node runs out."
             .to_owned(),
     }
 }
 
 fn cgroup_finding(cgroup: &str, kills: &[Kill]) -> Finding {
-    let last = &kills[kills.len() - 1];
-    let also = if kills.len() > 1 { format!(" and {} more", kills.len() - 1) } else { String::new() };
-    let whose = cgroup_owner(cgroup);
     Finding {
         code: Code::OomKill,
         ties: ties(kills, &[cgroup]),
         // The limit did what it is for, and only its own job paid.
         severity: unless_old(Severity::Warning, kills),
         subject: Subject::new(SubjectKind::Cgroup, cgroup),
-        title: format!(
-            "{} hit its memory limit: {}{also} killed, last {}",
-            cgroup_name(cgroup),
-            last.victim(),
-            last.event.age_words()
-        ),
+        title: format!("{} hit its memory limit: {}", cgroup_name(cgroup), killed_words(kills)),
         detail: format!(
-            "The cgroup {cgroup}{whose} reached its own limit; the node itself need not have been short of memory. The kernel killed inside it."
+            "Cgroup {cgroup}{} reached its own limit, and the kernel killed inside it; the node itself may have had memory to spare.",
+            cgroup_owner(cgroup)
         ),
         evidence: facts_of(kills),
         remedy: limit_remedy(cgroup),
     }
 }
 
-/// Several cgroups at their own limits, latest kills first: one finding, as it is one kind of trouble.
+/// Several cgroups at their own limits, latest kills first: one finding for one kind of trouble.
 fn cgroups_finding(cgroups: &[(&String, &Vec<Kill>)]) -> Finding {
     let all: usize = cgroups.iter().map(|(_, kills)| kills.len()).sum();
     let described: Vec<String> = cgroups
@@ -321,7 +321,7 @@ fn cgroups_finding(cgroups: &[(&String, &Vec<Kill>)]) -> Finding {
         .collect();
     let latest = cgroups.iter().find_map(|(cgroup, kills)| Some((cgroup, kills.last()?)));
     let last = latest.map_or_else(String::new, |(cgroup, kill)| {
-        format!(", last {} of {} {}", kill.victim(), cgroup_name(cgroup), kill.event.age_words())
+        format!(", last {} in {} {}", kill.victim(), cgroup_name(cgroup), kill.event.age_words())
     });
     let mut evidence =
         vec![Fact::new(FactKey::Cgroups, cgroups.len() as u64, LOG), Fact::new(FactKey::KilledDay, all as u64, LOG)];
@@ -344,12 +344,12 @@ fn cgroups_finding(cgroups: &[(&String, &Vec<Kill>)]) -> Finding {
             plural(all as u64, "process", "processes")
         ),
         detail: format!(
-            "Each reached its own limit; the node itself need not have been short of memory. Newest first: {}.",
+            "Each reached its own limit; the node itself may have had memory to spare. Newest first: {}.",
             list(&described, CGROUPS_SHOWN)
         ),
         evidence,
         remedy: format!(
-            "For the newest: {} The others likewise.",
+            "For the newest: {} Do the same for the others.",
             latest.map_or_else(String::new, |(cgroup, _)| limit_remedy(cgroup))
         ),
     }
@@ -365,12 +365,12 @@ fn several_counted(cgroups: &[&(String, u64)]) -> Finding {
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Node, "cgroups at their memory limit"),
         title: format!(
-            "{} killed in {} cgroups while we watched",
+            "{} OOM-killed in {} cgroups while we watched",
             plural(all, "process was", "processes were"),
             cgroups.len()
         ),
         detail: format!(
-            "These cgroups count kills for want of memory; the kernel log has no line about them: {}.",
+            "These cgroups counted OOM kills, but the kernel log has no line about them: {}.",
             list(&described, CGROUPS_SHOWN)
         ),
         evidence: vec![
@@ -378,7 +378,7 @@ fn several_counted(cgroups: &[&(String, u64)]) -> Finding {
             Fact::new(FactKey::KilledWatched, all, "memory.events oom_kill (v1 memory.oom_control)"),
         ],
         remedy: format!(
-            "For the first: {} The others likewise.",
+            "For the first: {} Do the same for the others.",
             cgroups.first().map_or_else(String::new, |(path, _)| limit_remedy(path))
         ),
     }
@@ -391,12 +391,12 @@ fn counted_finding(path: &str, n: u64) -> Finding {
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Cgroup, path),
         title: format!(
-            "{} killed in {} while we watched",
+            "{} OOM-killed in {} while we watched",
             plural(n, "process was", "processes were"),
             cgroup_name(path)
         ),
         detail: format!(
-            "The cgroup {path}{} counts kills for want of memory; the kernel log has no line about them.",
+            "Cgroup {path}{} counted OOM kills, but the kernel log has no line about them.",
             cgroup_owner(path)
         ),
         evidence: vec![Fact::new(
@@ -414,8 +414,8 @@ fn uncharted_finding(n: u64) -> Finding {
         ties: Ties::default(),
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Node, "memory"),
-        title: format!("{} killed for want of memory while we watched", plural(n, "process was", "processes were")),
-        detail: "The kernel counts the kills; whether the node or one cgroup ran out, only the kernel log would tell, and it has no line about them."
+        title: format!("{} OOM-killed while we watched", plural(n, "process was", "processes were")),
+        detail: "The kernel counted the kills, but its log has no line about them: whether the node or one cgroup ran out is unknown."
             .to_owned(),
         evidence: vec![Fact::new(FactKey::CounterRose, n, "/proc/vmstat").of("oom_kill")],
         remedy: "Read the kernel log as root: `journalctl -k | grep -iE 'out of memory|oom-kill'`.".to_owned(),
@@ -425,12 +425,12 @@ fn uncharted_finding(n: u64) -> Finding {
 fn limit_remedy(cgroup: &str) -> String {
     let owner = CgroupOwner::of_path(cgroup);
     if owner.pod_uid.is_some() {
-        "Raise resources.limits.memory of that container, or make the job use less (batch size, workers, /dev/shm counts too). \
-         `kubectl describe pod` shows OOMKilled; crictl finds it by the container id in the path."
+        "Raise resources.limits.memory of that container, or make the job use less memory (smaller batches, fewer workers; /dev/shm counts too). \
+         `kubectl describe pod` shows OOMKilled; crictl finds the container by the id in the path."
             .to_owned()
     } else if cgroup.starts_with("/kubepods") {
-        "All pods together reached what the kubelet allots them (allocatable). Lower requests and limits of the largest pods, or the reserves \
-         --system-reserved and --kube-reserved."
+        "All pods together reached the node's allocatable memory. Lower requests and limits of the largest pods, or the kubelet's reserves \
+         (--system-reserved, --kube-reserved)."
             .to_owned()
     } else if let Some(unit) = owner.unit {
         let name = operand(&unit);
@@ -439,7 +439,7 @@ fn limit_remedy(cgroup: &str) -> String {
         )
     } else {
         let whose = if cgroup == UNNAMED { "its cgroup" } else { cgroup };
-        format!("Raise the memory limit of {whose}, or find why what runs in it grows.")
+        format!("Raise the memory limit of {whose}, or find why its processes grow.")
     }
 }
 
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_that_come_too_fast_for_the_log_are_of_the_cgroup_of_their_namesakes() {
+    fn a_kill_without_a_cgroup_line_gets_the_cgroup_of_its_namesakes() {
         let later = CGROUP_KILL.replace("2343", "2399");
         let f = one(examine(&Case::of(&with(&[(600, &summary(2343)), (600, CGROUP_KILL), (60, &later)]))));
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, POD));
@@ -475,13 +475,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroups_limit_is_told_with_victim_and_pod() {
+    fn a_cgroup_at_its_limit_is_named_with_victim_and_pod() {
         let f = one(examine(&Case::of(&with(&[(600, &summary(2343)), (600, CGROUP_KILL)]))));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, POD));
         assert_eq!(
             f.title,
-            "pod 6f9b1c7e-1111-2222-3333-444455556666 hit its memory limit: python3[2343] (13.3 GiB) killed, last 10 min ago"
+            "pod 6f9b1c7e-1111-2222-3333-444455556666 hit its memory limit: python3[2343] (13.3 GiB) killed 10 min ago"
         );
         assert_eq!(fact(&f, FactKey::KilledDay), 1, "two lines, one kill");
         assert_eq!(fact(&f, FactKey::LastVictimCgroup), format!("{POD}/c1").as_str());
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_out_of_memory_is_critical_and_apart() {
+    fn a_node_out_of_memory_is_a_critical_finding_of_its_own() {
         let all = findings(examine(&Case::of(&with(&[(600, &summary(2343)), (600, CGROUP_KILL), (60, NODE_KILL)]))));
         assert_eq!(all.len(), 2);
         let node = all.iter().find(|f| f.subject.kind == SubjectKind::Node).unwrap();
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn old_wordings_are_put_together() {
+    fn lines_of_old_kernels_are_assembled() {
         let f = one(examine(&Case::of(&with(&[
             (60, "Task in /kubepods/pod1/c1 killed as a result of limit of /kubepods/pod1"),
             (60, "Memory cgroup out of memory: Kill process 1234 (chrome) score 850 or sacrifice child"),
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_speak_when_the_log_is_closed_and_the_deepest_cgroup_is_named() {
+    fn without_a_log_counters_name_the_deepest_cgroup() {
         let mut evidence = watched(5);
         for (path, to) in [("/", 9), ("/kubepods", 2), (POD, 2), ("/other", 0)] {
             evidence.counters.push(Source::CgroupMemory, path, "oom_kill", start(5), 0);
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_that_log_and_counter_both_tell_is_one_finding() {
+    fn a_kill_in_both_log_and_counters_is_one_finding() {
         let mut evidence = with(&[(2, &summary(2343)), (2, CGROUP_KILL)]);
         for path in [POD.to_owned(), format!("{POD}/c1")] {
             evidence.counters.push(Source::CgroupMemory, &path, "oom_kill", start(5), 0);
@@ -570,10 +570,10 @@ mod tests {
         let mut evidence = watched(5);
         evidence.counters.push(Source::Vmstat, "", "oom_kill", start(5), 4);
         let (because, _) = cannot_tell(examine(&Case::of(&evidence)));
-        assert!(because.contains("only the watched 5.0 s were judged"), "{because}");
+        assert!(because.contains("watched only 5.0 s"), "{because}");
         evidence.counters.push(Source::Vmstat, "", "oom_kill", END, 5);
         let f = one(examine(&Case::of(&evidence)));
-        assert!(f.title.starts_with("1 process was killed"), "{}", f.title);
+        assert!(f.title.starts_with("1 process was OOM-killed"), "{}", f.title);
     }
 
     #[test]
@@ -586,8 +586,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_seen_cannot_be_told_and_a_quiet_log_is_fine() {
+    fn without_evidence_it_cannot_tell_and_a_quiet_log_is_fine() {
         cannot_tell(examine(&Case::of(&watched(5))));
-        assert!(fine(examine(&Case::of(&with(&[(90_000, NODE_KILL)])))).contains("no kill in the kernel log"));
+        assert!(fine(examine(&Case::of(&with(&[(90_000, NODE_KILL)])))).contains("no OOM kill in the kernel log"));
     }
 }

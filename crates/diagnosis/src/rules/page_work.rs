@@ -1,6 +1,6 @@
 //! Do page faults or huge pages take the kernel's time?
 //!
-//! Both are everyday work of a job that uses memory: they are told, never warned of. Where they fill a core the verdict names them.
+//! Both are everyday work of a job that uses memory, so they are info, never a warning. If they fill a core, the verdict names them.
 
 use crate::case::Case;
 use crate::code::Code;
@@ -9,7 +9,7 @@ use crate::kernel_work::{ProcessWork, not_sampled};
 use crate::words::{count, percent};
 use coroner_evidence::{Source, WorkKind};
 
-/// A fifth of one core is worth knowing, a tenth for huge pages: these are made for somebody's sake, faults are somebody's own.
+/// Share of one core worth knowing. Less for huge pages: a thread may make them for another one, while faults are its own.
 const FAULTS: f64 = 0.2;
 const HUGE: f64 = 0.1;
 const MOST_FINDINGS: usize = 3;
@@ -32,10 +32,10 @@ fn examine(case: &Case<'_>, kind: WorkKind, worth_knowing: f64) -> Answer {
         let moved = |name: &str| evidence.counters.moved(Source::Vmstat, "", name);
         match (kind, moved("compact_stall"), moved("pgmajfault")) {
             (WorkKind::HugePages, Some(stalls), _) => {
-                format!("huge pages took {share} of one core; threads had to compact memory {} times", count(stalls))
+                format!("huge pages took {share} of one core; stalls to compact memory: {}", count(stalls))
             }
             (WorkKind::PageFault, _, Some(major)) => {
-                format!("page faults took {share} of one core; {} had to read from disk", count(major))
+                format!("page faults took {share} of one core; faults that read from disk: {}", count(major))
             }
             _ => format!("{} took {share} of one core", kind.words()),
         }
@@ -49,16 +49,16 @@ fn finding(process: &ProcessWork, kind: WorkKind) -> Finding {
         code: if huge { Code::HugePages } else { Code::PageFaults },
         severity: Severity::Info,
         subject: Subject::new(SubjectKind::Process, name.clone()),
-        title: format!("{name} spent {} in {}", process.share_words(process.share), kind.words()),
+        title: format!("{name} spent {} on {}", process.share_words(process.share), kind.words()),
         detail: format!(
-            "{} of one core over what was sampled, {} in its busiest second. That is the cost of new memory, and often a symptom rather than a cause.",
+            "{} of one core on average, {} in its busiest second. This is the cost of new memory, and often a symptom rather than a cause.",
             percent(process.share),
             percent(process.peak)
         ),
         evidence: process.facts(),
         remedy: match huge {
             true => "If it hurts: `echo defer+madvise > /sys/kernel/mm/transparent_hugepage/defrag`, or reserve huge pages at boot.",
-            false => "If it hurts: let the allocator keep memory instead of giving it back (jemalloc `dirty_decay_ms`, glibc M_TRIM_THRESHOLD).",
+            false => "If it hurts: make the allocator keep memory instead of returning it (jemalloc `dirty_decay_ms`, glibc M_TRIM_THRESHOLD).",
         }
         .to_owned(),
         ties: process.ties(),
@@ -78,12 +78,12 @@ mod tests {
         evidence
     }
 
-    /// The dead ends that cost weeks: they are told, and never a warning.
+    /// Chasing these once cost weeks: they are reported, but never as a warning.
     #[test]
-    fn faults_and_huge_pages_are_told_and_never_warned_of() {
+    fn faults_and_huge_pages_are_info_and_never_a_warning() {
         let faults = one(page_faults(&Case::of(&at_work(WorkKind::PageFault, 95))));
         assert_eq!((faults.code, faults.severity), (Code::PageFaults, Severity::Info));
-        assert!(faults.title.contains("train[70] spent 95 % of core 0 in page faults"), "{}", faults.title);
+        assert!(faults.title.contains("train[70] spent 95 % of core 0 on page faults"), "{}", faults.title);
         let huge = one(huge_pages(&Case::of(&at_work(WorkKind::HugePages, 95))));
         assert_eq!((huge.code, huge.severity), (Code::HugePages, Severity::Info));
         assert!(huge.detail.contains("symptom rather than a cause"), "{}", huge.detail);
@@ -93,7 +93,7 @@ mod tests {
     fn little_of_it_is_ruled_out_with_its_number() {
         assert!(fine(page_faults(&Case::of(&at_work(WorkKind::PageFault, 19)))).contains("19 %"));
         assert!(fine(huge_pages(&Case::of(&at_work(WorkKind::HugePages, 9)))).contains("9.0 %"));
-        assert!(fine(huge_pages(&Case::of(&at_work(WorkKind::PageFault, 95)))).contains("0 %"), "one is not the other");
+        assert!(fine(huge_pages(&Case::of(&at_work(WorkKind::PageFault, 95)))).contains("0 %"), "other work");
         cannot_tell(page_faults(&Case::of(&watched(1))));
     }
 }

@@ -1,7 +1,7 @@
-//! Is it slow to ask the kernel for memory statistics?
+//! Are the kernel's memory statistics slow to read?
 //!
-//! kubelet and cAdvisor ask every few seconds. Where dead cgroups pile up on an old kernel, one answer takes seconds of one core's
-//! system time: the reader starves whoever shares that core.
+//! kubelet and cAdvisor read them every few seconds. Where dead cgroups pile up on an old kernel, one read takes seconds of one
+//! core's system time: the reader starves whatever shares that core.
 
 use super::not_seen;
 use crate::case::Case;
@@ -12,18 +12,18 @@ use crate::words::duration_words;
 use coroner_evidence::{About, Evidence, StatRead, probe};
 use std::time::Duration;
 
-/// A healthy read takes 10 to 150 µs (measured on 5.4 to 6.18); this is hundreds of times as much, and a reader that asks for each
+/// A healthy read takes 10 to 150 µs (measured on 5.4 to 6.18). This is hundreds of times as much, and an agent that reads per
 /// container pays it each time.
 const SLOW_CPU: Duration = Duration::from_millis(50);
 
-/// Wall time from which a read is slow if enough of it was work.
+/// Wall time from which a read is slow, if enough of it was CPU time.
 const SLOW_WALL: Duration = Duration::from_millis(100);
 
-/// Below this share of CPU time a read waited for a core, and says nothing about cgroups.
+/// With a smaller share of CPU time the read waited for a core, and says nothing about cgroups.
 const WORK_SHARE: f64 = 0.25;
 
-/// Every housekeeping of kubelet (10 s) then costs a tenth of a core, and the reader holds its core for that long at a stretch:
-/// a fifth of the 5 s after which ENA resets a device that is not polled.
+/// kubelet's housekeeping (every 10 s) then costs a tenth of a core and holds its core for that long at a stretch: a fifth of the
+/// 5 s after which ENA resets a device that is not polled.
 const CRITICAL_CPU: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ enum Speed {
     Fast,
     Slow,
     VerySlow,
-    /// Slow by the wall clock; the CPU time that would tell why is unknown.
+    /// Slow by the wall clock; the CPU time, which would say why, is unknown.
     Unclear,
 }
 
@@ -41,7 +41,7 @@ fn speed(read: &StatRead) -> Speed {
     let worked = cpu.map(|cpu| read.took_ns > 0 && cpu.as_nanos() as f64 >= WORK_SHARE * read.took_ns as f64);
     match (cpu, worked) {
         (Some(cpu), _) if cpu >= CRITICAL_CPU => Speed::VerySlow,
-        // It had not come back when we stopped waiting.
+        // It had not finished when we stopped waiting.
         (_, Some(true) | None) if !read.finished => Speed::VerySlow,
         (_, Some(false)) if !read.finished => Speed::Slow,
         (Some(cpu), _) if cpu >= SLOW_CPU => Speed::Slow,
@@ -51,7 +51,7 @@ fn speed(read: &StatRead) -> Speed {
     }
 }
 
-/// The slowest read, if a read was slow because of what it had to do.
+/// The slowest read that was slow because of its own work.
 pub(crate) fn slowest(evidence: &Evidence) -> Option<&StatRead> {
     let slow = |r: &&StatRead| matches!(speed(r), Speed::Slow | Speed::VerySlow);
     evidence.stat_reads.iter().filter(slow).max_by_key(|r| (speed(r) == Speed::VerySlow, r.cpu_ns.unwrap_or(r.took_ns)))
@@ -72,11 +72,11 @@ pub fn examine(case: &Case<'_>) -> Answer {
         if speed(worst) == Speed::Unclear {
             return Answer::CannotTell {
                 because: format!(
-                    "reading {} took {}, and its CPU time is unknown: it may have waited for a core",
+                    "reading {} took {}, but its CPU time is unknown: it may have waited for a core",
                     worst.path,
                     took(worst)
                 ),
-                how_to_see: "look again".to_owned(),
+                how_to_see: "run again".to_owned(),
             };
         }
         return Answer::Fine(format!("reading {} took {}{}", worst.path, took(worst), cpu_words(worst)));
@@ -85,7 +85,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let title = if read.finished {
         format!("Reading memory statistics takes {}{}", took(read), cpu_words(read))
     } else {
-        format!("Reading memory statistics had not come back after {}", took(read))
+        format!("Reading memory statistics had not finished after {}", took(read))
     };
     let mut facts = vec![Fact::new(
         if read.finished { FactKey::ReadTime } else { FactKey::ReadTimeAtLeast },
@@ -101,14 +101,14 @@ pub fn examine(case: &Case<'_>) -> Answer {
         severity: if very { Severity::Critical } else { Severity::Warning },
         subject: Subject::new(SubjectKind::Node, "memory statistics"),
         title,
-        detail: "kubelet, cAdvisor and other agents read these files every few seconds. Each time one core runs in the kernel for that long, and \
-                 whatever else needs that core waits, a network device's interrupts included. Old kernels (before 5.8, cgroup v1) walk every \
-                 memory cgroup for it, dead ones included; see whether zombie-memcgs or cgroup-leak stands beside this."
+        detail: "kubelet, cAdvisor and other agents read these files every few seconds. Each read keeps one core in the kernel for that long, and \
+                 everything else on that core waits, including the interrupts of network devices. Kernels before 5.8 (cgroup v1) walk every \
+                 memory cgroup for it, dead ones included: check whether zombie-memcgs or cgroup-leak is reported too."
             .to_owned(),
         evidence: facts,
-        remedy: "Cure the cause: zombie-memcgs or cgroup-leak names it if we found one. Until then let agents read less often (kubelet \
-                 --housekeeping-interval, cAdvisor --housekeeping_interval), and run only one of them. A newer kernel (5.13 or later) answers \
-                 in microseconds."
+        remedy: "Fix the cause: zombie-memcgs or cgroup-leak, if reported. Until then, make agents read less often (kubelet \
+                 --housekeeping-interval, cAdvisor --housekeeping_interval) and run only one of them. On Linux 5.13 or later these reads take \
+                 microseconds."
             .to_owned(),
     }])
 }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_begins_at_50_ms_of_cpu_and_critical_at_a_second() {
+    fn warning_from_50_ms_of_cpu_and_critical_from_a_second() {
         assert_eq!(one(examine(&Case::of(&with(read(60, Some(50)))))).severity, Severity::Warning);
         assert!(fine(examine(&Case::of(&with(read(60, Some(49)))))).contains("49 ms of CPU"));
         let f = one(examine(&Case::of(&with(read(4_900, Some(4_800))))));
@@ -152,17 +152,17 @@ mod tests {
     #[test]
     fn waiting_for_a_core_is_not_slow() {
         fine(examine(&Case::of(&with(read(3_000, Some(1))))));
-        // 100 ms with a quarter of work is.
+        // 100 ms with a quarter of CPU time is.
         one(examine(&Case::of(&with(read(100, Some(25))))));
         fine(examine(&Case::of(&with(read(100, Some(24))))));
     }
 
     #[test]
-    fn a_read_that_does_not_come_back_is_critical_if_it_works() {
+    fn an_unfinished_read_is_critical_if_it_used_cpu() {
         let unfinished = |cpu| StatRead { finished: false, ..read(2_000, cpu) };
         let f = one(examine(&Case::of(&with(unfinished(None)))));
         assert_eq!(f.severity, Severity::Critical);
-        assert!(f.title.contains("had not come back after 2.0 s"), "{}", f.title);
+        assert!(f.title.contains("had not finished after 2.0 s"), "{}", f.title);
         assert_eq!(one(examine(&Case::of(&with(unfinished(Some(1_900)))))).severity, Severity::Critical);
         assert_eq!(one(examine(&Case::of(&with(unfinished(Some(1)))))).severity, Severity::Warning);
     }

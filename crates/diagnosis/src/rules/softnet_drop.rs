@@ -1,4 +1,4 @@
-//! Did the kernel drop received packets because a core could not take them off its backlog?
+//! Did the kernel drop received packets because a core's backlog was full?
 //!
 //! /proc/net/softnet_stat, per core. `dropped` counts packets that found the backlog queue full (net.core.netdev_max_backlog;
 //! net/core/dev.c, enqueue_to_backlog): loopback, veth, tunnels, RPS. Drivers that poll with NAPI drop in their own rings,
@@ -9,19 +9,19 @@ use crate::code::Code;
 use crate::cores::words::{listed, percent_value};
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Ties, When};
-use crate::words::count;
+use crate::words::{count, plural};
 use coroner_evidence::{Evidence, Source, Time, Window, probe};
 use std::collections::BTreeSet;
 
-/// Fewer in one window are worth a note: a burst that a retransmission repairs.
+/// Fewer in one window are only info: a burst that retransmission repairs.
 const SOME_DROPS: u64 = 10;
 /// From here on jobs feel it …
 const MANY_DROPS: u64 = 1_000;
-/// … if it is also this part of the core's packets: TCP throughput collapses at about one per cent of loss.
+/// … if this is also the share of the core's packets: TCP throughput collapses at about 1 % loss.
 const MANY_PART: f64 = 0.01;
 /// A core's polls run out of budget this often per second only if it cannot keep up; a few are normal.
 const MANY_SQUEEZES_PER_SECOND: f64 = 100.0;
-/// More cores than this are one finding about the node.
+/// More cores than this become one finding about the node.
 const MOST_CORES: usize = 4;
 
 struct Core<'a> {
@@ -31,7 +31,7 @@ struct Core<'a> {
     dropped: u64,
     squeezed: u64,
     seconds: f64,
-    /// Between which looks packets were dropped.
+    /// The reads between which packets were dropped.
     dropped_when: Option<When>,
 }
 
@@ -84,10 +84,10 @@ pub fn examine(case: &Case<'_>) -> Answer {
         let unseen = evidence.why_unseen(probe::SOFTNET);
         return Answer::CannotTell {
             because: unseen.map_or_else(|| "/proc/net/softnet_stat was not read".to_owned(), |u| u.why.clone()),
-            how_to_see: unseen.map_or_else(|| "watch the node itself".to_owned(), |u| u.how_to_see.clone()),
+            how_to_see: unseen.map_or_else(|| "run on the node".to_owned(), |u| u.how_to_see.clone()),
         };
     }
-    // From the first to the last look: a counter that did not move is written down only once.
+    // From the first to the last read: a counter that does not move is recorded only once.
     let times = || {
         let softnet = evidence.counters.iter().filter(|(series, _)| series.source == Source::Softnet);
         softnet.flat_map(|(_, points)| points.iter().map(|p| p.at))
@@ -98,7 +98,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     if seconds <= 0.0 {
         return Answer::CannotTell {
             because: "/proc/net/softnet_stat was read only once".to_owned(),
-            how_to_see: "watch for some seconds: --for 5s".to_owned(),
+            how_to_see: "watch for a few seconds: --for 5s".to_owned(),
         };
     }
     for core in &mut cores {
@@ -122,16 +122,16 @@ pub fn examine(case: &Case<'_>) -> Answer {
     Answer::from_findings(findings, || {
         let squeezes: u64 = cores.iter().map(|c| c.squeezed).fold(0, u64::saturating_add);
         format!(
-            "0 of {processed} packets dropped on {} cores in {seconds:.1} s; polls out of budget: {squeezes}",
-            cores.len()
+            "0 of {processed} packets dropped on {} in {seconds:.1} s; polls out of budget: {squeezes}",
+            plural(cores.len() as u64, "core", "cores")
         )
     })
 }
 
-/// From the last look before a counter first moved to the look after it last did.
+/// From the last read before a counter first moved to the read after it last did.
 fn moved_when(evidence: &Evidence, subject: &str, name: &str) -> Option<When> {
     let points = evidence.counters.points(Source::Softnet, subject, name);
-    // A counter that stands still is not written down: the look before is that of any other counter.
+    // A counter that does not move is not recorded: the read before is that of any other counter.
     let softnet = evidence.counters.iter().filter(|(series, _)| series.source == Source::Softnet);
     let looks: BTreeSet<Time> = softnet.flat_map(|(_, points)| points.iter().map(|point| point.at)).collect();
     let look_before = |at: Time| looks.range(..at).next_back().copied();
@@ -156,9 +156,9 @@ fn facts(core: &Core) -> Vec<Fact> {
 
 fn remedy(core: &str) -> String {
     format!(
-        "See first whether something else holds core {core} (core-saturated, nic-core-starved): then that is the cause. \
-         Else give the backlog room for bursts: `sysctl -w net.core.netdev_max_backlog=5000` (until reboot), or spread the \
-         work: RPS in /sys/class/net/DEV/queues/rx-N/rps_cpus. A longer backlog does not help a core that is always full."
+        "First check whether something else has core {core} (core-saturated, nic-core-starved): if so, that is the cause. \
+         Otherwise make room for bursts (`sysctl -w net.core.netdev_max_backlog=5000`, until reboot), or spread the packets over \
+         more cores with RPS (rps_cpus of the receiving device). A longer backlog does not help a core that is always full."
     )
 }
 
@@ -169,12 +169,12 @@ fn dropped(core: &Core) -> Finding {
         ties: core.ties(),
         severity: core.severity(),
         subject: Subject::new(SubjectKind::Core, number),
-        title: format!("core {number} dropped {} received packets in {:.1} s", count(core.dropped), core.seconds),
+        title: format!("core {number} dropped {} in {:.1} s", plural(core.dropped, "packet", "packets"), core.seconds),
         detail: format!(
-            "The backlog of core {number} was full {} times while it handled {} packets ({} % lost). These packets had \
-             already been received: loopback, veth, tunnels or packets steered by RPS.",
-            count(core.dropped),
+            "Core {number} handled {} packets and dropped {} ({} % lost) because its backlog was full. The dropped packets had \
+             already been received: from loopback, veth, a tunnel or RPS.",
             count(core.processed),
+            count(core.dropped),
             percent_value(core.part())
         ),
         evidence: facts(core),
@@ -198,7 +198,7 @@ fn dropped_everywhere(cores: &[&Core]) -> Finding {
             Severity::Info
         }),
         subject: Subject::new(SubjectKind::Node, "node"),
-        title: format!("{} cores dropped {} received packets", cores.len(), count(all)),
+        title: format!("{} cores dropped {} packets", cores.len(), count(all)),
         detail: format!("The backlogs of {} cores were full: {}.", cores.len(), listed(&each, MOST_CORES)),
         evidence,
         remedy: remedy(cores[0].number()),
@@ -207,25 +207,23 @@ fn dropped_everywhere(cores: &[&Core]) -> Finding {
 
 fn squeezes(core: &Core, cores: usize) -> Finding {
     let number = core.number();
-    let more = if cores > 1 { format!(" {} more cores did, too.", cores - 1) } else { String::new() };
+    let others = plural(cores as u64 - 1, "other core", "other cores");
+    let more = if cores > 1 { format!(" {others} did the same.") } else { String::new() };
     Finding {
         code: Code::SoftnetDrop,
         ties: core.ties(),
         severity: Severity::Info,
         subject: Subject::new(SubjectKind::Core, number),
-        title: format!(
-            "core {number} often ran out of its budget for packets ({:.0} times a second)",
-            core.squeezes_per_second()
-        ),
+        title: format!("core {number} ran out of packet budget {:.0} times a second", core.squeezes_per_second()),
         detail: format!(
-            "{} polls ended with packets left over in {:.1} s.{more} This is not loss: the rest is handled in the next \
-             round. It says that packets come faster than net.core.netdev_budget (300 packets) or netdev_budget_usecs \
-             (2 ms) allows in one go, so latency grows.",
+            "{} polls ended with packets left over in {:.1} s.{more} That alone is not loss: the rest is handled in the next \
+             round. But packets arrive faster than net.core.netdev_budget (300 packets) or netdev_budget_usecs (2 ms) allows \
+             per round, so latency grows.",
             core.squeezed, core.seconds
         ),
         evidence: facts(core),
-        remedy: "Nothing, unless packets are dropped or latency matters: then spread the queues over more cores \
-                 (`ethtool -L DEV combined N`), or `sysctl -w net.core.netdev_budget=600`."
+        remedy: "Nothing, unless packets are dropped or latency matters: then spread the NIC queues over more cores \
+                 (`ethtool -L DEV combined N`) or raise the budget (`sysctl -w net.core.netdev_budget=600`)."
             .to_owned(),
     }
 }
@@ -235,7 +233,7 @@ mod tests {
     use super::*;
     use coroner_evidence::Time;
 
-    /// (core, processed, dropped, squeezed) within five seconds; all had counted before.
+    /// (core, processed, dropped, squeezed) within five seconds; no counter started at 0.
     fn seen(cores: &[(u32, u64, u64, u64)]) -> Evidence {
         let mut evidence = Evidence::default();
         for (core, processed, dropped, squeezed) in cores {
@@ -274,13 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_before_we_looked_is_not_news() {
+    fn earlier_drops_do_not_count() {
         let Answer::Fine(why) = examine(&Case::of(&seen(&[(0, 500, 0, 3), (1, 200, 0, 0)]))) else { panic!() };
         assert!(why.contains("0 of 700 packets") && why.contains("5.0 s"), "{why}");
     }
 
     #[test]
-    fn squeezes_are_a_note_and_only_if_many() {
+    fn many_squeezes_are_info_and_few_are_fine() {
         assert!(matches!(examine(&Case::of(&seen(&[(0, 90_000, 0, 499)]))), Answer::Fine(_)));
         let found = findings(&seen(&[(0, 90_000, 0, 500)]));
         assert_eq!(found[0].severity, Severity::Info);

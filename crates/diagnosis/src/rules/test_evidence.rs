@@ -1,13 +1,13 @@
-//! Evidence made by hand, for the tests of the rules; and the promise that no evidence makes a rule panic.
+//! Handmade evidence for the tests of the rules, and the check that no evidence makes a rule panic.
 
 use crate::finding::{Answer, FactKey, Finding};
 use coroner_evidence::{Clocks, CoreTicks, CoreTimes, Evidence, LogLine, Time};
 use std::time::Duration;
 
-/// When watching ended: two days and more after boot.
+/// When watching ended: more than two days after boot.
 pub const END: Time = Time(200_000_000_000_000);
 
-/// A node that was watched for so long, and nothing else known about it.
+/// A node that was watched this long, with nothing else known about it.
 pub fn watched(seconds: u64) -> Evidence {
     let start = start(seconds);
     let look =
@@ -23,7 +23,7 @@ pub fn start(seconds: u64) -> Time {
     END - Duration::from_secs(seconds)
 }
 
-/// A line of the kernel, so long before the end.
+/// A kernel log line of this age.
 pub fn kernel_line(age: Duration, text: &str) -> LogLine {
     let at = END - age;
     LogLine {
@@ -37,7 +37,7 @@ pub fn kernel_line(age: Duration, text: &str) -> LogLine {
     }
 }
 
-/// A log with nothing in it that matters, and these lines.
+/// A log with one irrelevant line, then these.
 pub fn log(lines: &[(u64, &str)]) -> Vec<LogLine> {
     let mut log = vec![LogLine { sequence: 0, ..kernel_line(Duration::from_secs(190_000), "Linux version 6.1.0") }];
     log.extend(lines.iter().map(|(age, text)| kernel_line(Duration::from_secs(*age), text)));
@@ -75,14 +75,14 @@ pub fn cannot_tell(answer: Answer) -> (String, String) {
     }
 }
 
-/// The value of the first fact of this key.
+/// The value of the first fact with this key.
 #[track_caller]
 pub fn fact(finding: &Finding, key: FactKey) -> serde_json::Value {
     let found = finding.fact(key).unwrap_or_else(|| panic!("no {key:?} in {:#?}", finding.evidence));
     serde_json::to_value(&found.value).unwrap()
 }
 
-/// The same, where there may be several.
+/// The same for a key with several facts.
 #[track_caller]
 pub fn fact_of(finding: &Finding, key: FactKey, of: &str) -> serde_json::Value {
     let found = finding.evidence.iter().find(|fact| fact.key == key && fact.of.as_deref() == Some(of));

@@ -1,18 +1,18 @@
-//! Does a unit start something again and again that systemd does not count?
+//! Does a unit keep restarting something that systemd does not count?
 //!
-//! A supervisor (ecs-init, supervisord, runsv, a loop in a shell) that starts what dies anew is well itself: NRestarts stays 0, while
-//! each start costs CPU and may leave a dead cgroup behind. What counts as churn is in [`crate::units::churn`].
+//! A supervisor (ecs-init, supervisord, runsv, a shell loop) that restarts what dies stays up itself: NRestarts stays 0, while each
+//! start costs CPU and may leave a dead cgroup behind. [`crate::units::churn`] defines what counts as churn.
 
 use super::unit_crashloop::{left_behind, leftovers, rounded};
 use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
-use crate::units::churn::{Churning, Kind, births, churning};
+use crate::units::churn::{ChurnKind, Churning, births, churning};
 use crate::units::cost::UnitCost;
 use crate::units::paths::{operand, shell_word};
 use crate::units::protected::is_protected;
-use crate::words::{count, duration_words, rate};
+use crate::words::{count, duration_words, plural, rate};
 use coroner_evidence::{ChildExits, probe};
 
 pub fn examine(case: &Case<'_>) -> Answer {
@@ -22,10 +22,10 @@ pub fn examine(case: &Case<'_>) -> Answer {
         let costs = case.unit_costs();
         let none = UnitCost::default();
         let is_blind = evidence.why_unseen(probe::CHILD_EXITS).is_some();
-        let told = churning.iter().map(|c| finding(c, costs.get(&c.unit).unwrap_or(&none), is_blind));
-        return Answer::Findings(told.collect());
+        let findings = churning.iter().map(|c| finding(c, costs.get(&c.unit).unwrap_or(&none), is_blind));
+        return Answer::Findings(findings.collect());
     }
-    // Whoever is blind in one eye cannot say that all is well.
+    // Without either probe nobody can say that all is well.
     for (name, rows) in
         [(probe::CGROUP_CHURN, evidence.cgroup_churn.len()), (probe::CHILD_EXITS, evidence.child_exits.len())]
     {
@@ -35,13 +35,13 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
     let Some(window) = evidence.window() else {
         return Answer::CannotTell {
-            because: "nobody watched what is born and dies".to_owned(),
-            how_to_see: "watch for some seconds, as root".to_owned(),
+            because: "cgroups and processes that come and go were not watched".to_owned(),
+            how_to_see: "run as root for a few seconds".to_owned(),
         };
     };
     let failed: u64 = evidence.child_exits.iter().fold(0, |sum, row| sum.saturating_add(row.failed_young));
     Answer::Fine(format!(
-        "within {} {} cgroups were made and {} young processes failed; no unit did so again and again",
+        "in {}, {} cgroups were made and {} processes failed within 10 s of starting; no unit keeps doing this",
         duration_words(window.length()),
         count(births(evidence)),
         count(failed)
@@ -57,38 +57,38 @@ fn ended(row: &ChildExits) -> String {
     }
 }
 
-/// So many dead cgroups are no stray.
+/// Fewer dead cgroups may be strays.
 const LEFT_BEHIND: u64 = 10;
 
-/// `is_blind`: whether children failed could not be seen.
+/// `is_blind`: it is unknown whether children failed.
 fn finding(c: &Churning<'_>, cost: &UnitCost, is_blind: bool) -> Finding {
     let how_fast = rate(c.times as f64, c.over);
     let uncounted = match c.restarts {
-        Some(0) => "systemd counts no restart".to_owned(),
-        Some(n) => format!("systemd counts {} restarts", count(u64::from(n))),
+        Some(0) => "systemd counts no restarts".to_owned(),
+        Some(n) => format!("systemd counts {}", plural(u64::from(n), "restart", "restarts")),
         None => "systemd does not count it".to_owned(),
     };
     let title = match (&c.kind, &c.failing) {
-        (Kind::Children(row), _) => {
-            format!("{} starts {} again and again: it fails {how_fast}, {}; {uncounted}", c.unit, row.comm, ended(row))
+        (ChurnKind::Children(row), _) => {
+            format!("{} keeps restarting {}, which fails ({how_fast}, {}); {uncounted}", c.unit, row.comm, ended(row))
         }
-        (Kind::Cgroups { .. }, Some(failing)) => format!(
-            "{} starts {} again and again, each in a new cgroup, {how_fast}, {}; {uncounted}",
+        (ChurnKind::Cgroups { .. }, Some(failing)) => format!(
+            "{} keeps restarting {}, each time in a new cgroup ({how_fast}, {}); {uncounted}",
             c.unit,
             failing.last.comm,
             ended(failing.last)
         ),
-        (Kind::Cgroups { pattern, .. }, None) => {
-            format!("{} makes and removes cgroups {pattern} again and again, {how_fast}; {uncounted}", c.unit)
+        (ChurnKind::Cgroups { pattern, .. }, None) => {
+            format!("{} keeps making and removing cgroups {pattern} ({how_fast}); {uncounted}", c.unit)
         }
     };
     let source = "tracepoints of cgroups and of processes that end";
     let mut facts = Vec::new();
     let mut detail = String::new();
-    if let Kind::Cgroups { born, removed, .. } = &c.kind {
+    if let ChurnKind::Cgroups { born, removed, .. } = &c.kind {
         let what = c.kind.what();
         detail.push_str(&format!(
-            "Within {} {} memory cgroups {what} were made and {} removed",
+            "In {}, {} memory cgroups ({what}) were made and {} removed",
             duration_words(c.over),
             count(*born),
             count(*removed)
@@ -104,7 +104,7 @@ fn finding(c: &Churning<'_>, cost: &UnitCost, is_blind: bool) -> Finding {
     if let Some(failing) = &c.failing {
         let row = failing.last;
         detail.push_str(&format!(
-            "{}[{}] starts {}: {} of {} that ended failed within ten seconds, the last with {}. ",
+            "{}[{}] starts {}: {} of {} that ended had failed within 10 s of starting, the last with {}. ",
             row.parent_comm,
             row.parent_pid,
             row.comm,
@@ -122,13 +122,13 @@ fn finding(c: &Churning<'_>, cost: &UnitCost, is_blind: bool) -> Finding {
             facts.push(Fact::new(FactKey::Signal, signal, source));
         }
     } else {
-        detail.push_str("Whether what runs in them fails was not seen. ");
+        detail.push_str("Whether the processes in them fail is unknown. ");
     }
     facts.push(Fact::new(FactKey::ChurnPerHour, rounded(c.per_hour), source));
     if let Some(restarts) = c.restarts {
         facts.push(Fact::new(FactKey::RestartsMeanwhile, restarts, format!("systemd: {}", c.unit)));
     }
-    if matches!(c.kind, Kind::Cgroups { .. }) || cost.zombies.is_some_and(|n| n > 0) {
+    if matches!(c.kind, ChurnKind::Cgroups { .. }) || cost.zombies.is_some_and(|n| n > 0) {
         detail.push_str(&left_behind(cost));
         facts.extend(leftovers(cost));
     }
@@ -139,7 +139,7 @@ fn finding(c: &Churning<'_>, cost: &UnitCost, is_blind: bool) -> Finding {
             true => Ties::default(),
             false => Ties::of_unit(&c.unit, None),
         },
-        // Without a failure and without leftovers it may be honest work.
+        // Without failures and leftovers it may be legitimate work.
         severity: match c.failing.is_some() || is_blind || cost.zombies.is_some_and(|n| n >= LEFT_BEHIND) {
             true => Severity::Warning,
             false => Severity::Info,
@@ -154,8 +154,8 @@ fn finding(c: &Churning<'_>, cost: &UnitCost, is_blind: bool) -> Finding {
 
 fn remedy(c: &Churning<'_>) -> String {
     if c.is_container {
-        return "See why its child dies: the log of the container, by `kubectl logs` or `docker logs`. The container itself runs; starting it \
-                anew starts the same loop."
+        return "See why its child dies in the container's log (`kubectl logs` or `docker logs`). The container itself is up; restarting it \
+                restarts the loop."
             .to_owned();
     }
     let (unit, word) = (operand(&c.unit), shell_word(&c.unit));
@@ -165,9 +165,9 @@ fn remedy(c: &Churning<'_>) -> String {
         return format!("{look} The node needs this unit: do not disable it.");
     }
     format!(
-        "{look} If nobody uses it here, switch it off: `systemctl disable --now {unit}`, and do the same in the image the node was made \
-         from. That stops new ones; what is already dead stays until what pins it goes or the node reboots. Starting the unit anew starts \
-         the same loop."
+        "{look} If this node does not need it, disable it: `systemctl disable --now {unit}`, and in the image the node was made from too. \
+         That stops new ones; cgroups that are already dead stay until the memory that pins them is freed or the node reboots. Restarting \
+         the unit restarts the loop."
     )
 }
 
@@ -180,7 +180,7 @@ mod tests {
     use coroner_evidence::Evidence;
 
     #[test]
-    fn a_supervisor_is_told_with_what_it_starts_and_what_it_leaves() {
+    fn a_supervisor_is_named_with_what_it_starts_and_leaves_behind() {
         let mut evidence = watched(5);
         evidence.units = service("init-1.service");
         evidence.cgroup_churn =
@@ -191,28 +191,28 @@ mod tests {
         assert_eq!((f.severity, &*f.subject.name), (Severity::Warning, "init-1.service"));
         assert_eq!(
             f.title,
-            "init-1.service starts agent again and again, each in a new cgroup, 3.0 per second, exit status 5; systemd counts no restart"
+            "init-1.service keeps restarting agent, each time in a new cgroup (3.0 per second, exit status 5); systemd counts no restarts"
         );
-        assert!(f.detail.contains("40 dead memory cgroups are its own"), "{}", f.detail);
+        assert!(f.detail.contains("It left 40 dead memory cgroups behind"), "{}", f.detail);
         assert_eq!(fact(&f, FactKey::DeadOfUnit), 40);
         assert_eq!(fact(&f, FactKey::RestartsMeanwhile), 0);
-        assert!(f.remedy.contains("disable --now init-1.service") && f.remedy.contains("stays until what pins it"));
+        assert!(f.remedy.contains("disable --now init-1.service") && f.remedy.contains("memory that pins them"));
     }
 
     #[test]
-    fn a_child_that_fails_in_the_same_cgroup_is_told_as_well() {
+    fn a_child_that_fails_in_the_same_cgroup_is_reported_too() {
         let mut evidence = watched(60);
         evidence.child_exits = children("supervisord", "worker", 6, 6, "/system.slice/supervisor.service");
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(
             f.title,
-            "supervisor.service starts worker again and again: it fails 6.0 per minute, exit status 5; systemd does not count it"
+            "supervisor.service keeps restarting worker, which fails (6.0 per minute, exit status 5); systemd does not count it"
         );
         assert!(!f.detail.contains("cgroup"), "{}", f.detail);
     }
 
     #[test]
-    fn what_the_node_needs_is_not_to_be_disabled() {
+    fn a_unit_the_node_needs_is_not_to_be_disabled() {
         let mut evidence = watched(5);
         evidence.cgroup_churn = births("/system.slice/ssh.service", "x*", 15, "x", "/system.slice/ssh.service");
         let f = one(examine(&Case::of(&evidence)));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn quiet_is_fine_and_blind_is_not() {
+    fn quiet_is_fine_and_blind_cannot_tell() {
         let mut evidence = watched(5);
         assert!(fine(examine(&Case::of(&evidence))).contains("0 cgroups"));
         evidence.unseen(probe::CHILD_EXITS, "processes that end", "no BTF", "a newer kernel");

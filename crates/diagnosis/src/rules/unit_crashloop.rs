@@ -1,7 +1,7 @@
-//! Does a systemd unit start, die and start again?
+//! Does a systemd unit die and get restarted over and over?
 //!
-//! An agent that nobody uses and that cannot start is restarted for ever: it costs CPU, and each start leaves a cgroup behind that
-//! memory may pin (see zombie-memcgs). How a loop is told from an administrator's restarts is in [`crate::units::loops`].
+//! An unused agent that cannot start is restarted forever: it costs CPU, and each start leaves a cgroup behind that memory may pin
+//! (see zombie-memcgs). [`crate::units::loops`] tells a loop from an administrator's restarts.
 
 use crate::case::Case;
 use crate::code::Code;
@@ -25,7 +25,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let loops = loops(evidence);
     let seen: BTreeSet<&str> = evidence.units.iter().map(|u| u.name.as_str()).collect();
     if loops.is_empty() {
-        return Answer::Fine(format!("{} units, none restarts again and again", count(seen.len() as u64)));
+        return Answer::Fine(format!("{}, none crashloops", plural(seen.len() as u64, "unit", "units")));
     }
     let costs = case.unit_costs();
     let none = UnitCost::default();
@@ -34,7 +34,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     Answer::Findings(findings)
 }
 
-/// What to say where systemd was not seen.
+/// The answer if systemd was not seen.
 pub(super) fn units_unseen(evidence: &Evidence) -> Answer {
     match evidence.why_unseen(probe::UNITS) {
         Some(u) => Answer::CannotTell { because: u.why.clone(), how_to_see: u.how_to_see.clone() },
@@ -57,20 +57,20 @@ impl Scene<'_> {
         Some(Duration::from_nanos(now.saturating_sub(real_ns)))
     }
 
-    /// `None` if its files were not seen.
+    /// `None` if its unit file was not seen.
     fn is_enabled(&self, unit: &str) -> Option<bool> {
         let file = self.files.iter().find(|f| f.name == unit)?;
         Some(!matches!(file.enablement, Enablement::Static | Enablement::Generated | Enablement::Transient))
     }
 }
 
-/// How often: as it was watched, by the journal, or on average.
+/// The rate: as watched, from the journal, or on average.
 fn how_fast(l: &Loop<'_>) -> String {
     let (Some(per_hour), Some(over)) = (l.per_hour, l.rate_over) else { return "an unknown rate".to_owned() };
     let words = rate(per_hour, Duration::from_secs(3600));
     match l.rate_from {
         FROM_BOOT => format!("{words} on average since boot"),
-        FROM_JOURNAL => format!("{words} by the journal of the last {}", duration_words(over)),
+        FROM_JOURNAL => format!("{words} over the last {} (journal)", duration_words(over)),
         _ => words,
     }
 }
@@ -85,16 +85,16 @@ fn finding(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> Finding {
         }
         (How::Once, _) => format!("{} died and was restarted while we watched{ended}", unit.name),
         (_, Some(quiet)) => format!(
-            "{} crashlooped: {} restarts, {}, until {}{ended}",
+            "{} crashlooped until {}: {} restarts, {}{ended}",
             unit.name,
+            age_words(quiet, Duration::ZERO),
             count(l.restarts),
-            how_fast(l),
-            age_words(quiet, Duration::ZERO)
+            how_fast(l)
         ),
         _ => match l.failed.is_none() && (unit.exit_kind.as_deref(), unit.exit_status) == (Some("exited"), Some(0)) {
             false => format!("{} crashloops: {} restarts, {}{ended}", unit.name, count(l.restarts), how_fast(l)),
             true => format!(
-                "{} ends without an error and is restarted again and again: {} restarts, {}",
+                "{} keeps exiting without an error and is restarted each time: {} restarts, {}",
                 unit.name,
                 count(l.restarts),
                 how_fast(l)
@@ -113,35 +113,35 @@ fn finding(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> Finding {
     }
 }
 
-/// A beginning that nobody saw is told only if it lies well before the watching.
+/// If the beginning was not seen, an age is given only if it lies well before the window.
 const TELLING_AGE: Duration = Duration::from_secs(600);
 
 fn detail(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> String {
     let mut detail = match (l.how, l.over_for) {
         (How::Seen, None) => "systemd restarted it automatically while we watched. ",
         (How::Seen, Some(_)) => {
-            "systemd restarted it automatically again and again while we watched; that has stopped. "
+            "systemd kept restarting it automatically while we watched, but it has stopped looping. "
         }
-        (How::Waiting, _) => "It is dead and waits for its next automatic restart. ",
-        (How::History, _) => "It runs at the moment, but its restarts and its recent start say that it loops slowly. ",
+        (How::Waiting, _) => "It is down and waits for its next automatic restart. ",
+        (How::History, _) => "It is up now, but its restarts and its recent start show a slow loop. ",
         (How::Once, _) => "Too few restarts to call it a loop. ",
     }
     .to_owned();
     if let Some(age) = l.since_real_ns.and_then(|since| scene.age(since)).filter(|_| l.is_loop()) {
         if l.since_is_exact {
-            detail.push_str(&format!("It began {}. ", age_words(age, Duration::ZERO)));
+            detail.push_str(&format!("The loop began {}. ", age_words(age, Duration::ZERO)));
         } else if age >= TELLING_AGE {
-            detail.push_str(&format!("It began {} or earlier. ", age_words(age, Duration::ZERO)));
+            detail.push_str(&format!("The loop began {} or earlier. ", age_words(age, Duration::ZERO)));
         }
     }
     if let (Some(trend), Some(halves)) = (l.trend, l.halves) {
         let words = match trend {
-            Trend::Worse => "It gets worse",
-            Trend::Steady => "It goes on steadily",
-            Trend::Better => "It gets better",
+            Trend::Worse => "It is getting worse",
+            Trend::Steady => "Its rate is steady",
+            Trend::Better => "It is getting better",
         };
         detail.push_str(&format!(
-            "{words}: {} restarts in the older {}, {} in the newer. ",
+            "{words}: {} restarts in the older half ({}), {} in the newer. ",
             count(halves.older),
             duration_words(halves.each),
             count(halves.newer)
@@ -157,17 +157,17 @@ fn detail(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> String {
     detail
 }
 
-/// The dead cgroups that are of the unit.
+/// The dead cgroups of the unit, for people.
 pub(super) fn left_behind(cost: &UnitCost) -> String {
     let Some(dead) = cost.zombies.filter(|n| *n > 0) else {
-        return "Each start makes a new cgroup, and memory that outlives it can keep the old one alive (see zombie-memcgs)."
+        return "Each start makes a new cgroup, and memory still charged to the old one can keep the kernel from freeing it (see zombie-memcgs)."
             .to_owned();
     };
     let holding = cost.zombie_bytes.map(|held| format!(", holding {}", bytes(held))).unwrap_or_default();
     let growing = cost.zombies_per_hour.filter(|rate| *rate > 0.0);
-    let growing = growing.map(|n| format!(", {} more", rate(n, Duration::from_secs(3600)))).unwrap_or_default();
-    let many = plural(dead, "dead memory cgroup is", "dead memory cgroups are");
-    let mut text = format!("{many} its own{holding}{growing} (see zombie-memcgs).");
+    let growing = growing.map(|n| format!(", growing by {}", rate(n, Duration::from_secs(3600)))).unwrap_or_default();
+    let many = plural(dead, "dead memory cgroup", "dead memory cgroups");
+    let mut text = format!("It left {many} behind{holding}{growing} (see zombie-memcgs).");
     if !cost.pinned_by.is_empty() {
         let files: Vec<&str> = cost.pinned_by.iter().map(|p| p.file.as_str()).collect();
         text.push_str(&format!(" Kept by {}.", list(&files, 3)));
@@ -213,7 +213,7 @@ fn facts(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> Vec<Fact> {
     facts
 }
 
-/// The dead cgroups of a unit, for programs.
+/// The same as facts.
 pub(super) fn leftovers(cost: &UnitCost) -> Vec<Fact> {
     let source = "scan of dead memory cgroups, by path and by maker";
     let mut facts = Vec::new();
@@ -243,7 +243,7 @@ pub(super) fn ended_words(unit: &Unit) -> String {
         (Some("exited"), Some(status)) if status != 0 => format!(", exit status {status}"),
         (Some("killed" | "dumped"), Some(signal)) => format!(", killed by signal {signal}"),
         _ => match unit.result.as_deref() {
-            Some(result) if result != "success" => format!(", {result}"),
+            Some(result) if result != "success" => format!(", result {result}"),
             _ => String::new(),
         },
     }
@@ -252,29 +252,26 @@ pub(super) fn ended_words(unit: &Unit) -> String {
 fn remedy(name: &str, cost: &UnitCost, enabled: Option<bool>) -> String {
     let (unit, word) = (operand(name), shell_word(name));
     if is_protected(name) {
-        return format!(
-            "The node needs this unit: do not disable it. Look why it dies: `journalctl -u {word} -n 100`."
-        );
+        return format!("The node needs this unit: do not disable it. See why it dies: `journalctl -u {word} -n 100`.");
     }
     let left = match cost.zombies.filter(|n| *n > 0) {
-        Some(1) => "the cgroup that it already left behind stays".to_owned(),
-        Some(n) => format!("the {} cgroups that it already left behind stay", count(n)),
-        None => "cgroups that it already left behind stay".to_owned(),
+        Some(1) => "the cgroup it already left behind stays".to_owned(),
+        Some(n) => format!("the {} cgroups it already left behind stay", count(n)),
+        None => "cgroups it already left behind stay".to_owned(),
     };
     let off = match enabled {
-        // What nothing enables cannot be disabled: something pulls it in, or started it.
+        // A unit that nothing enables cannot be disabled: another unit pulls it in, or somebody started it.
         Some(false) => format!(
-            "stop it: `systemctl stop {unit}`, and take away what starts it (`systemctl list-dependencies --reverse {unit}`; \
+            "stop it (`systemctl stop {unit}`) and remove what starts it (`systemctl list-dependencies --reverse {unit}`; \
              `systemctl mask {unit}` keeps it down meanwhile)"
         ),
         _ => format!(
-            "switch it off: `systemctl disable --now {unit}`, and do the same in the image the node was made from, which enables it again \
-             on every new node"
+            "disable it: `systemctl disable --now {unit}`, and in the image the node was made from too, or every new node enables it again"
         ),
     };
     format!(
-        "See why it dies: `journalctl -u {word} -n 100`. If nobody uses it here, {off}. That stops the restarts and new leftovers; {left} \
-         until what pins them goes or the node reboots."
+        "See why it dies: `journalctl -u {word} -n 100`. If this node does not need it, {off}. That stops the restarts and new leftovers; \
+         {left} until the pinning memory is freed or the node reboots."
     )
 }
 
@@ -303,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_turns_while_we_watch_is_told_with_its_rate() {
+    fn a_loop_in_the_window_is_reported_with_its_rate() {
         let mut last = unit(END, "ecs.service", 128, "b");
         (last.exit_kind, last.exit_status) = (Some("exited".into()), Some(5));
         last.result = Some("exit-code".into());
@@ -313,7 +310,7 @@ mod tests {
         assert_eq!(f.title, "ecs.service crashloops: 128 restarts, 4.0 per second, exit status 5");
         assert_eq!(fact(&f, FactKey::AutomaticRestartsWithin), 24);
         assert!(f.remedy.contains("systemctl disable --now ecs.service"));
-        assert!(f.remedy.contains("until what pins them goes or the node reboots"));
+        assert!(f.remedy.contains("until the pinning memory is freed or the node reboots"));
     }
 
     #[test]
@@ -325,25 +322,25 @@ mod tests {
         };
         let f = one(waiting(3));
         assert!(f.detail.contains("waits for its next"), "{}", f.detail);
-        assert!(fine(waiting(2)).contains("1 units"));
+        assert!(fine(waiting(2)).contains("1 unit,"));
     }
 
     #[test]
     fn an_administrators_restart_is_no_loop() {
         fine(examine(&Case::of(&seen(vec![unit(start(6), "x.service", 0, "a"), unit(END, "x.service", 0, "b")]))));
-        // Also of a unit that had restarted before: the start sets the count back.
+        // The same for a unit that had restarted before: a manual start resets the count.
         fine(examine(&Case::of(&seen(vec![unit(start(6), "x.service", 7, "a"), unit(END, "x.service", 0, "b")]))));
     }
 
     #[test]
-    fn a_count_that_was_set_back_still_shows_the_loop() {
+    fn a_count_that_was_reset_still_shows_the_loop() {
         let f =
             one(examine(&Case::of(&seen(vec![unit(start(6), "x.service", 900, "a"), unit(END, "x.service", 4, "b")]))));
         assert_eq!(fact(&f, FactKey::AutomaticRestartsWithin), 4);
     }
 
     #[test]
-    fn one_crash_is_only_worth_knowing() {
+    fn one_crash_is_info() {
         let f =
             one(examine(&Case::of(&seen(vec![unit(start(6), "x.service", 0, "a"), unit(END, "x.service", 1, "b")]))));
         assert_eq!(f.severity, Severity::Info);
@@ -364,13 +361,13 @@ mod tests {
         u.main_started = Some(END - Duration::from_secs(60));
         let f = one(examine(&Case::of(&seen(vec![Unit { at: start(6), ..u.clone() }, u.clone()]))));
         assert!(f.title.contains("9.0 per hour on average since boot"), "{}", f.title);
-        // Ran for an hour since: it got over it.
+        // Up for an hour since: it has recovered.
         u.main_started = Some(END - Duration::from_secs(3600));
         fine(examine(&Case::of(&seen(vec![Unit { at: start(6), ..u.clone() }, u]))));
     }
 
     #[test]
-    fn losing_sight_of_a_unit_neither_sets_nor_clears() {
+    fn losing_sight_of_a_unit_changes_nothing() {
         fine(examine(&Case::of(&seen(vec![unit(start(6), "x.service", 2, "a")]))));
         let mut u = unit(start(6), "x.service", 40, "a");
         u.sub_state = "auto-restart".into();
@@ -378,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_needs_is_not_to_be_disabled() {
+    fn a_unit_the_node_needs_is_not_to_be_disabled() {
         for name in
             ["kubelet.service", "ssh.service", "systemd-logind.service", "dbus.service", "serial-getty@ttyS0.service"]
         {

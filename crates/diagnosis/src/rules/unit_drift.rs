@@ -1,7 +1,7 @@
-//! Does this node, or this image, have units that its baseline does not?
+//! Does this node or image have units that differ from its baseline?
 //!
-//! The agent that made the incident came with a base image. A baseline is the list of units that somebody looked at once and found
-//! good; what came since is where to look first.
+//! The agent that caused the incident came with a base image. A baseline is a list of units that somebody checked; look first at
+//! what has changed since.
 
 use crate::agents::baseline::{ChangedUnit, Drift, DriftedUnit};
 use crate::agents::{self, Start, start_of};
@@ -14,9 +14,9 @@ use crate::words::{count, list, plural};
 use coroner_evidence::{Evidence, UnitFile, probe};
 use std::collections::HashMap;
 
-/// So many are listed by name.
+/// Units listed by name.
 const LISTED: usize = 20;
-/// So many in the title.
+/// Units named in the title.
 const TITLED: usize = 3;
 
 pub fn examine(case: &Case<'_>) -> Answer {
@@ -33,14 +33,14 @@ pub fn examine(case: &Case<'_>) -> Answer {
         Some(Err(error)) => {
             return Answer::CannotTell {
                 because: format!("{}: {error}", baseline.path),
-                how_to_see: "make it again on a good node or image: coroner units --baseline FILE".to_owned(),
+                how_to_see: "create it again on a good node or image: coroner units --baseline FILE".to_owned(),
             };
         }
         None => return Answer::NotAsked,
     };
     if drift.is_empty() {
         let n = plural(evidence.unit_files.len() as u64, "unit", "units");
-        return Answer::Fine(format!("{n}, none new, gone or changed against {}", baseline.path));
+        return Answer::Fine(format!("{n}, none new, gone or changed compared with {}", baseline.path));
     }
     Answer::Findings(vec![finding(&drift, evidence, &baseline.path)])
 }
@@ -58,7 +58,7 @@ fn finding(drift: &Drift, evidence: &Evidence, baseline: &str) -> Finding {
         .collect();
     let mut title = format!("Units differ from the baseline: {}", list(&counts, 3));
     if !starting.is_empty() {
-        title.push_str(&format!("; of these start {}", list(&starting, TITLED)));
+        title.push_str(&format!("; these start: {}", list(&starting, TITLED)));
     }
     let names = |title: &str, names: Vec<&str>| match names.is_empty() {
         true => String::new(),
@@ -89,8 +89,8 @@ fn finding(drift: &Drift, evidence: &Evidence, baseline: &str) -> Finding {
         detail: detail.trim_end().to_owned(),
         evidence: facts,
         remedy: format!(
-            "Look at each: `systemctl cat UNIT`, and who brought it. What should not be here is to go from the image's build; if all is as \
-             it should be, store a new baseline in the place of {baseline}. That a unit differs does not say that it does harm."
+            "Check each: what it does (`systemctl cat UNIT`) and where it came from. Remove what does not belong here from the image build. If \
+             all is as intended, update the baseline: `coroner units --baseline {baseline} --update-baseline`. A difference is no fault in itself."
         ),
     }
 }
@@ -101,7 +101,8 @@ fn drifted(unit: &DriftedUnit, key: FactKey, starts: bool) -> Fact {
         words.push("starts".to_owned());
     }
     if let Some(package) = &unit.unit.package {
-        words.push(format!("of {package} {}", unit.unit.version.as_deref().unwrap_or_default()).trim_end().to_owned());
+        let version = unit.unit.version.as_deref().unwrap_or_default();
+        words.push(format!("from {package} {version}").trim_end().to_owned());
     }
     let source = unit.unit.path.clone().unwrap_or_default();
     Fact::new(key, words.join(", "), source).of(&unit.name)
@@ -109,8 +110,8 @@ fn drifted(unit: &DriftedUnit, key: FactKey, starts: bool) -> Fact {
 
 fn changed_fact(unit: &ChangedUnit, starts: bool, baseline: &str) -> Fact {
     let change = |c: &agents::baseline::Change| match c.what {
-        // A hash says nothing to people.
-        "content" => "its file or drop-ins".to_owned(),
+        // A hash means nothing to people.
+        "content" => "unit file or drop-ins".to_owned(),
         what => format!("{what} {} → {}", c.was.as_deref().unwrap_or("none"), c.is.as_deref().unwrap_or("none")),
     };
     let mut words: Vec<String> = unit.changes.iter().map(change).collect();
@@ -141,15 +142,15 @@ mod tests {
     }
 
     #[test]
-    fn what_came_and_starts_is_a_warning() {
+    fn a_new_unit_that_starts_is_a_warning() {
         let good = [unit("a.service", Enablement::Enabled), unit("b.service", Enablement::Disabled)];
         let now = vec![unit("a.service", Enablement::Enabled), unit("ecs.service", Enablement::Enabled)];
         let f = one(examine(&Case::of(&against(&good, now))));
         assert_eq!(f.severity, Severity::Warning);
-        assert_eq!(f.title, "Units differ from the baseline: 1 new and 1 gone; of these start ecs.service");
+        assert_eq!(f.title, "Units differ from the baseline: 1 new and 1 gone; these start: ecs.service");
         assert_eq!(fact_of(&f, FactKey::UnitNew, "ecs.service"), "enabled, starts");
         assert_eq!(fact_of(&f, FactKey::UnitGone, "b.service"), "disabled");
-        // Enabled since: a change that starts something.
+        // Enabled since then: a change that starts something.
         let f = one(examine(&Case::of(&against(&good, vec![good[0].clone(), unit("b.service", Enablement::Enabled)]))));
         assert_eq!(
             (f.severity, fact_of(&f, FactKey::UnitChanged, "b.service")),
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_start_is_worth_knowing() {
+    fn new_units_that_do_not_start_are_info() {
         let good = [unit("a.service", Enablement::Enabled)];
         let mut now = vec![good[0].clone()];
         now.extend((0..30).map(|i| unit(&format!("n{i:02}.service"), Enablement::Static)));
@@ -172,9 +173,7 @@ mod tests {
     fn fine_and_cannot_tell() {
         let good = [unit("a.service", Enablement::Enabled)];
         let mut evidence = against(&good, good.to_vec());
-        assert!(
-            fine(examine(&Case::of(&evidence))).contains("none new, gone or changed against /etc/coroner/good.json")
-        );
+        assert!(fine(examine(&Case::of(&evidence))).contains("none new, gone or changed compared with /etc"));
         evidence.baseline.as_mut().unwrap().text.truncate(40);
         let (because, _) = cannot_tell(examine(&Case::of(&evidence)));
         assert!(because.starts_with("/etc/coroner/good.json: not a baseline"), "{because}");

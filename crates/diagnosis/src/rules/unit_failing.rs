@@ -1,7 +1,7 @@
 //! Has a unit failed that is not restarted?
 //!
-//! A job that a timer starts and that fails now and then, or a service that failed and stays down, does the node no harm by itself:
-//! nothing restarts it, nothing piles up. It is worth knowing, and never a loop.
+//! A timer's job that fails now and then, or a service that failed and stays down, does no harm by itself: nothing restarts it,
+//! nothing piles up. It is worth knowing, but not a loop.
 
 use super::unit_crashloop::{ended_words, units_unseen};
 use crate::case::Case;
@@ -16,8 +16,8 @@ use coroner_evidence::{Evidence, Unit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// So many are told one by one; a node where more have failed has another trouble.
-const TOLD: usize = 10;
+/// Units reported one by one; where more have failed, they likely share a cause.
+const REPORTED: usize = 10;
 
 /// What systemd logs when a unit has failed.
 const FAILED_LINE: &str = "Failed with result '";
@@ -44,42 +44,42 @@ pub fn examine(case: &Case<'_>) -> Answer {
         now_ns: log_events::end_of(evidence).zip(evidence.clocks.last()).map(|(now, clock)| clock.real_ns_of(now)),
         evidence,
     };
-    let mut findings: Vec<Finding> = failing.iter().take(TOLD).map(|f| finding(f, &scene)).collect();
-    if failing.len() > TOLD {
-        findings.push(and_more(&failing[TOLD..]));
+    let mut findings: Vec<Finding> = failing.iter().take(REPORTED).map(|f| finding(f, &scene)).collect();
+    if failing.len() > REPORTED {
+        findings.push(and_more(&failing[REPORTED..]));
     }
-    Answer::from_findings(findings, || format!("{}, none of them failed", plural(seen, "unit", "units")))
+    Answer::from_findings(findings, || format!("{}, none failed", plural(seen, "unit", "units")))
 }
 
 struct Failing<'e> {
-    /// The last look at which it had failed.
+    /// The last look that saw it failed.
     failed: &'e Unit,
     is_job: bool,
-    /// It is failed now: `None` if it did well since.
+    /// It is failed now; false if it succeeded since.
     down: bool,
-    /// Runs that were seen to fail, and all that were seen.
+    /// Runs seen to fail, and all runs seen.
     runs: (u64, u64),
     /// Failures in the journal, ns since 1970, oldest first.
-    told: Vec<u64>,
+    logged: Vec<u64>,
 }
 
-fn judge<'e>(looks: &[&'e Unit], mut told: Vec<u64>) -> Option<Failing<'e>> {
-    told.sort_unstable();
-    told.dedup();
+fn judge<'e>(looks: &[&'e Unit], mut logged: Vec<u64>) -> Option<Failing<'e>> {
+    logged.sort_unstable();
+    logged.dedup();
     let latest = latest(looks)?;
     let is_job = is_job(looks);
     let down = latest.active_state == "failed";
-    // By the result: an exit code that the unit calls a success (SuccessExitStatus=) is one.
+    // By the result: SuccessExitStatus= may make any exit code a success.
     let badly = |u: &Unit| u.result.as_deref().is_some_and(|r| !matches!(r, "success" | "exec-condition"));
     let has_failed = |u: &&&Unit| u.active_state == "failed" || is_job && badly(u);
     let failed = looks.iter().rev().find(has_failed).copied();
-    // A service that runs again is well; a job may fail the next time.
-    let failed = failed.filter(|_| down || is_job).or_else(|| (is_job && !told.is_empty()).then_some(latest))?;
+    // A service that is up again is fine; a job may fail the next time.
+    let failed = failed.filter(|_| down || is_job).or_else(|| (is_job && !logged.is_empty()).then_some(latest))?;
     let run = |u: &&Unit| (u.invocation_id.clone(), u.main_started);
     let all: BTreeSet<_> =
         looks.iter().filter(|u| u.invocation_id.is_some() || u.main_started.is_some()).map(run).collect();
     let bad: BTreeSet<_> = looks.iter().filter(has_failed).map(run).collect();
-    Some(Failing { failed, is_job, down, runs: (bad.len() as u64, all.len().max(bad.len()) as u64), told })
+    Some(Failing { failed, is_job, down, runs: (bad.len() as u64, all.len().max(bad.len()) as u64), logged })
 }
 
 struct Scene<'e> {
@@ -89,7 +89,7 @@ struct Scene<'e> {
 }
 
 impl<'e> Scene<'e> {
-    /// The timer that starts it, as it was seen last.
+    /// The timer that starts it, as last seen.
     fn timer_of(&self, unit: &Unit) -> Option<&'e Unit> {
         let named = unit.triggered_by.iter().filter(|by| by.ends_with(".timer"));
         let triggers = || self.timers.values().find(|t| t.name.ends_with(".timer") && t.triggers.contains(&unit.name));
@@ -107,10 +107,10 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
     let ended = ended_words(unit);
     let clock = scene.evidence.clocks.last();
     let exited = unit.main_exited.zip(clock).map(|(at, clock)| clock.real_ns_of(at));
-    let last_failed = exited.into_iter().chain(f.told.last().copied()).max().and_then(|at| scene.ago(at));
+    let last_failed = exited.into_iter().chain(f.logged.last().copied()).max().and_then(|at| scene.ago(at));
     let when = last_failed.map(|age| format!(", {}", age_words(age, Duration::ZERO))).unwrap_or_default();
     let title = match (f.is_job, f.down) {
-        (true, true) => format!("{name} failed at its last run{ended}{when}"),
+        (true, true) => format!("{name} failed on its last run{ended}{when}"),
         (true, false) => format!(
             "{name} fails now and then{ended}; last{}",
             last_failed.map_or(" while we watched".to_owned(), |age| format!(" {}", age_words(age, Duration::ZERO)))
@@ -131,24 +131,24 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
         facts.push(Fact::new(FactKey::FailedLast, age.as_secs(), source.clone()));
     }
     let mut detail = if f.is_job {
-        "It is a job that runs and ends; nothing restarts it when it fails. ".to_owned()
+        "It is a job that runs and exits; nothing restarts it when it fails. ".to_owned()
     } else if f.runs.1 > 1 {
-        "It was started anew while we watched, not by its own Restart=: by another unit, a script or a person. "
+        "Something other than its Restart= started it again while we watched: another unit, a script or a person. "
             .to_owned()
     } else {
         "Nothing restarts it; it costs nothing while it is down. ".to_owned()
     };
     let (bad, all) = f.runs;
     if f.is_job && all > 1 {
-        detail.push_str(&format!("Of {} runs that were seen {} failed. ", count(all), count(bad)));
+        detail.push_str(&format!("{} of {} runs seen failed. ", count(bad), count(all)));
         facts.push(Fact::new(FactKey::RunsFailed, bad, source.clone()));
         facts.push(Fact::new(FactKey::RunsSeen, all, source.clone()));
     }
-    if let (Some(first), true) = (f.told.first(), f.told.len() > 1) {
-        let since =
-            scene.ago(*first).map(|age| format!(" since {}", age_words(age, Duration::ZERO))).unwrap_or_default();
-        detail.push_str(&format!("Its journal tells of {} failures{since}. ", count(f.told.len() as u64)));
-        facts.push(Fact::new(FactKey::JournalFailures, f.told.len() as u64, format!("journal: {name}")));
+    if let (Some(first), true) = (f.logged.first(), f.logged.len() > 1) {
+        let first = scene.ago(*first).map(|age| format!(", the first {}", age_words(age, Duration::ZERO)));
+        let (failures, first) = (count(f.logged.len() as u64), first.unwrap_or_default());
+        detail.push_str(&format!("Its journal shows {failures} failures{first}. "));
+        facts.push(Fact::new(FactKey::JournalFailures, f.logged.len() as u64, format!("journal: {name}")));
     }
     if let Some(timer) = scene.timer_of(unit) {
         let next = timer.next_trigger_real_ns.zip(scene.now_ns).filter(|(next, now)| next >= now);
@@ -172,8 +172,8 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
         detail: detail.trim_end().to_owned(),
         evidence: facts,
         remedy: format!(
-            "See why: `systemctl status {unit}` and `journalctl -u {word} -n 100`. Once it is settled, `systemctl reset-failed {unit}` \
-             takes it off the list; that repairs nothing, and a timer or the next boot starts it again."
+            "See why: `systemctl status {unit}` and `journalctl -u {word} -n 100`. Once fixed, `systemctl reset-failed {unit}` clears the \
+             failed state; that alone repairs nothing, and a timer or the next boot starts the unit again."
         ),
     }
 }
@@ -185,11 +185,11 @@ fn and_more(rest: &[Failing<'_>]) -> Finding {
         ties: Ties::default(),
         severity: Severity::Info,
         subject: Subject::new(SubjectKind::Node, "systemd"),
-        title: format!("{} more units failed", count(rest.len() as u64)),
+        title: plural(rest.len() as u64, "more unit failed", "more units failed"),
         detail: format!("{}.", list(&names, 20)),
         evidence: vec![Fact::new(FactKey::OtherFailedUnits, rest.len() as u64, "systemd")],
-        remedy: "See them all: `systemctl list-units --failed`. So many at once have a cause in common, as a rule: a full disk, a missing \
-                 mount, the network."
+        remedy: "See them all: `systemctl list-units --failed`. So many failures usually share a cause: a full disk, a missing mount, the \
+                 network."
             .to_owned(),
     }
 }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_failed_at_its_last_run_says_when_it_runs_next() {
+    fn a_job_that_failed_on_its_last_run_says_when_it_runs_next() {
         let mut job = bad(END, "report.service", "a");
         job.triggered_by = vec!["report.timer".into()];
         let timer = Unit {
@@ -241,7 +241,7 @@ mod tests {
         };
         let f = one(examine(&Case::of(&seen(vec![job, timer]))));
         assert_eq!(f.severity, Severity::Info);
-        assert_eq!(f.title, "report.service failed at its last run, exit status 3, 30 s ago");
+        assert_eq!(f.title, "report.service failed on its last run, exit status 3, 30 s ago");
         assert!(f.detail.contains("report.timer runs it next in 10 min"), "{}", f.detail);
         assert_eq!(fact(&f, FactKey::RunsNextIn), 600);
         assert!(f.remedy.contains("repairs nothing"));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_remembers_what_no_look_saw() {
+    fn the_journal_shows_failures_that_no_look_saw() {
         let mut evidence = seen(vec![unit(END, "report.service", "inactive", "success", "d")]);
         fine(examine(&Case::of(&evidence)));
         let line = |ago: u64| UnitLogLine {
@@ -272,11 +272,11 @@ mod tests {
         evidence.unit_log = vec![line(7200), line(3600)];
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(fact(&f, FactKey::JournalFailures), 2);
-        assert!(f.detail.contains("2 failures since 2 h ago"), "{}", f.detail);
+        assert!(f.detail.contains("2 failures, the first 2 h ago"), "{}", f.detail);
     }
 
     #[test]
-    fn a_service_that_stays_down_is_told_and_one_that_runs_again_is_not() {
+    fn a_service_that_stays_down_is_reported_and_one_that_is_up_again_is_not() {
         let mut down = bad(END, "x.service", "a");
         down.service_type = Some("simple".into());
         let mut up = unit(END, "x.service", "active", "success", "b");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_is_told_elsewhere() {
+    fn a_loop_is_left_to_unit_crashloop() {
         let mut u = bad(END, "x.service", "a");
         (u.restarts, u.active_state, u.sub_state) = (Some(9), "activating".into(), "auto-restart".into());
         u.service_type = Some("simple".into());
@@ -295,10 +295,10 @@ mod tests {
     }
 
     #[test]
-    fn very_many_are_told_together() {
+    fn very_many_are_reported_together() {
         let all =
             findings(examine(&Case::of(&seen((0..30).map(|i| bad(END, &format!("x{i}.service"), "a")).collect()))));
-        assert_eq!(all.len(), TOLD + 1);
-        assert!(all[TOLD].title.contains("20 more units"));
+        assert_eq!(all.len(), REPORTED + 1);
+        assert!(all[REPORTED].title.contains("20 more units"));
     }
 }

@@ -1,7 +1,7 @@
 //! Do removed memory cgroups stay in the kernel?
 //!
-//! A removed cgroup lives on while memory is still charged to it: page cache, tmpfs, locked pages. Some always do. Thousands mean
-//! that something makes and removes cgroups again and again, and that nothing clears what they leave.
+//! A removed cgroup stays in the kernel while memory is charged to it: page cache, tmpfs, locked pages. A few always do. Thousands
+//! mean that something makes and removes cgroups over and over, and that nothing frees what they leave.
 
 use super::{not_seen, slow_memcg_stat};
 use crate::case::Case;
@@ -10,26 +10,26 @@ use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectK
 use crate::memcg_size::MemcgSize;
 use crate::ties::Ties;
 use crate::words::{bytes, count, duration_words, rate};
-use crate::zombies::{self, Growth, MakerShare, Report, cost};
+use crate::zombies::{self, Growth, MakerShare, ZombieReport, cost};
 use coroner_evidence::{About, CgroupCensus, Evidence, StatRead, ZombieScan, probe};
 use std::time::Duration;
 
 /// An idle machine keeps about 40 after boot (units that ran once); this is more than booting leaves.
 const WORTH_KNOWING: u64 = 100;
 
-/// From here on a restart a minute would have gone on for 5 hours …
+/// What a restart a minute leaves in 5 hours …
 const MANY: u64 = 300;
 /// … and most of what the kernel tracks is dead. A node with hundreds of live pods may keep a few hundred dead ones for a while.
 const DEAD_PER_LIVE: u64 = 2;
 
-/// What a walk over all of them costs is felt: 5,000 took 1.4 s of reclaim on Linux 6.18, 10,000 took 0.7 s per statistics read on
-/// kernels before 5.8 (both measured); and it has been going on for long.
+/// A walk over this many hurts: 5,000 took 1.4 s of reclaim on Linux 6.18, 10,000 took 0.7 s per statistics read on kernels before
+/// 5.8 (both measured).
 const TOO_MANY: u64 = 10_000;
 
-/// Fewer come and go while a node is busy.
+/// Fewer come and go on a busy node.
 const CHANGED: u64 = 20;
 
-/// How those that a scan named are told.
+/// What the finding says of those that a scan named.
 pub mod named;
 
 pub fn examine(case: &Case<'_>) -> Answer {
@@ -40,7 +40,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let Some(counts) = counted else { return not_counted(evidence, census) };
     let Counts { dead, live, .. } = counts;
     if dead < WORTH_KNOWING {
-        return Answer::Fine(format!("{} dead memory cgroups beside {} live ones", count(dead), count(live)));
+        return Answer::Fine(format!("{} dead and {} live memory cgroups", count(dead), count(live)));
     }
     let slow = slow_memcg_stat::slowest(evidence);
     let many = dead >= MANY && dead >= live.saturating_mul(DEAD_PER_LIVE);
@@ -57,8 +57,8 @@ pub fn examine(case: &Case<'_>) -> Answer {
     Answer::Findings(vec![finding(evidence, census, &counts, current.as_ref(), outdated.as_ref(), severity, slow)])
 }
 
-/// What can be said of the dead by name; `None` if those are the names of long ago.
-pub fn current(evidence: &Evidence) -> Option<Report<'_>> {
+/// The dead by name; `None` if the names are outdated.
+pub fn current(evidence: &Evidence) -> Option<ZombieReport<'_>> {
     let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
     zombies::report(evidence).filter(|report| !is_outdated(report.scan, census))
 }
@@ -74,17 +74,17 @@ fn not_counted(evidence: &Evidence, census: Option<&CgroupCensus>) -> Answer {
     if census.dying.is_some() {
         return Answer::CannotTell {
             because: format!("there are more than {} cgroup directories; the count stopped there", count(census.live)),
-            how_to_see: "see cgroup-leak: so many live ones are a trouble of their own".to_owned(),
+            how_to_see: "see cgroup-leak: so many live cgroups are a problem of their own".to_owned(),
         };
     }
     not_seen(
         evidence.why_unseen_about(probe::CGROUPS, &[About::DeadCgroups, About::DeadNames]),
         &format!("{} live cgroups were counted, but the kernel does not say how many it tracks", count(census.live)),
-        "cgroup v2 says so from Linux 4.14 (cgroup.stat), v1 in /proc/cgroups",
+        "cgroup v2 reports it from Linux 4.14 (cgroup.stat), v1 in /proc/cgroups",
     )
 }
 
-/// How many there are, and who said so.
+/// How many there are, and the source of each number.
 struct Counts {
     dead: u64,
     live: u64,
@@ -94,16 +94,15 @@ struct Counts {
     tracked_source: &'static str,
 }
 
-/// Dead and live memory cgroups, as this rule tells them.
-pub fn dead_and_live(evidence: &Evidence, report: Option<&Report<'_>>) -> Option<(u64, u64)> {
+/// Dead and live memory cgroups, as this rule counts them.
+pub fn dead_and_live(evidence: &Evidence, report: Option<&ZombieReport<'_>>) -> Option<(u64, u64)> {
     let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
     Counts::of(census, report).map(|counts| (counts.dead, counts.live))
 }
 
 impl Counts {
-    /// Where a scan named them its count is told, so that the groups add up to it; else, or if much has come or gone since, the
-    /// census counts.
-    fn of(census: Option<&CgroupCensus>, report: Option<&Report<'_>>) -> Option<Counts> {
+    /// The count of a scan that named them, so that the groups add up to it; else, or if much has changed since, that of the census.
+    fn of(census: Option<&CgroupCensus>, report: Option<&ZombieReport<'_>>) -> Option<Counts> {
         let scanned = || report.and_then(Counts::of_scan);
         let named = report
             .is_some_and(|r| r.scan.method.is_bpf() && r.scan.truncated.is_none() && !is_outdated(r.scan, census));
@@ -124,7 +123,7 @@ impl Counts {
         })
     }
 
-    fn of_scan(report: &Report<'_>) -> Option<Counts> {
+    fn of_scan(report: &ZombieReport<'_>) -> Option<Counts> {
         let scan = report.scan;
         Some(Counts {
             dead: scan.dead?,
@@ -137,8 +136,8 @@ impl Counts {
     }
 }
 
-/// Whether a later census counted so many more, or fewer, that the scan no longer tells how things stand. A recorder names them
-/// rarely, and a part of what it recorded may have names of its beginning only.
+/// Whether a later census counted so many more or fewer that the scan is out of date. A recorder names them rarely, and a part of
+/// a recording may have names from its beginning only.
 fn is_outdated(scan: &ZombieScan, census: Option<&CgroupCensus>) -> bool {
     let counted = census.filter(|census| census.at > scan.at).and_then(Counts::of_census);
     let Some((now, then)) = counted.map(|counts| counts.dead).zip(scan.dead) else { return false };
@@ -149,31 +148,29 @@ fn finding(
     evidence: &Evidence,
     census: Option<&CgroupCensus>,
     counts: &Counts,
-    report: Option<&Report<'_>>,
-    outdated: Option<&Report<'_>>,
+    report: Option<&ZombieReport<'_>>,
+    outdated: Option<&ZombieReport<'_>>,
     severity: Severity,
     slow: Option<&StatRead>,
 ) -> Finding {
     let Counts { dead, live, .. } = *counts;
     let growth = zombies::growth::growth(evidence);
-    // A scan comes with a better estimate.
     let (memory, more) = match cost::estimate(evidence, dead, counts.tracked) {
         Some(estimate) => (estimate, ""),
         None => (dead.saturating_mul(MemcgSize::estimate(None, 1, 1).total()), ", more on nodes with many cores"),
     };
-    // v2 tells the dead below each directory: the one with most, the root aside, is where they were made.
+    // v2 counts the dead below each directory: the deepest with most of them, except the root, is where they were made.
     let crowded = census.map_or(&[][..], |c| &c.crowded);
     let parent =
         crowded.iter().filter(|p| p.path != "/" && p.dying.unwrap_or(0) > dead / 2).max_by_key(|p| p.path.len());
 
     let mut detail = format!(
-        "The kernel tracks {}; {} of them are alive. The others were removed, but memory that outlived them (page cache, files in tmpfs or \
-         /dev/shm, locked pages) keeps them. They cost kernel memory: about {} for their own structures alone{more}. ",
+        "The kernel tracks {}. The dead ones were removed, but the kernel cannot free them while memory is charged to them (page cache, files \
+         in tmpfs or /dev/shm, locked pages). Their own structures take about {} of kernel memory{more}. ",
         counts.tracked.map_or_else(
-            || format!("{} dead cgroups besides live ones", count(dead)),
-            |t| format!("{} memory cgroups", count(t))
+            || format!("{} dead memory cgroups besides {} live ones", count(dead), count(live)),
+            |t| format!("{} memory cgroups; {} of them are alive", count(t), count(live))
         ),
-        count(live),
         bytes(memory),
     );
     match report {
@@ -184,7 +181,7 @@ fn finding(
             }
             if let Some((outdated, census)) = outdated.zip(census) {
                 detail.push_str(&format!(
-                    "They were last named {} before they were counted, when there were {}; whose the new ones are is not known yet. {}",
+                    "They were last named {} before this count, when there were {}; which came or went since then is unknown. {}",
                     duration_words(census.at.since(outdated.scan.at)),
                     count(outdated.scan.dead.unwrap_or(0)),
                     named::makers_seen(outdated)
@@ -195,7 +192,7 @@ fn finding(
     }
     match &growth {
         Growth::Growing { by, over } => detail.push_str(&format!(
-            "Growing: {} more in {} ({} if it goes on).",
+            "Growing: {} more in {} ({} at this rate).",
             count(*by),
             duration_words(*over),
             per_hour(*by, *over)
@@ -203,12 +200,12 @@ fn finding(
         Growth::Steady { over } => {
             detail.push_str(&format!("Not growing in the {} we watched.", duration_words(*over)))
         }
-        Growth::TooShort => detail.push_str("We watched too briefly to say whether they grow."),
+        Growth::TooShort => detail.push_str("Watched too briefly to say whether their number grows."),
     }
     let uptime = evidence.clocks.last().map(|c| Duration::from_nanos(c.boot_ns)).filter(|u| u.as_secs() >= 600);
     if let Some(uptime) = uptime {
         detail.push_str(&format!(
-            " Over the {} since boot that is {} on average.",
+            " Over the {} since boot, that is {} on average.",
             duration_words(uptime),
             rate(dead as f64, uptime)
         ));
@@ -234,19 +231,15 @@ fn finding(
         ties: ties(report),
         severity,
         subject: report.and_then(named::subject).unwrap_or_else(|| Subject::new(SubjectKind::Node, most())),
-        title: format!(
-            "{} dead memory cgroups that the kernel cannot free, beside {} live ones",
-            count(dead),
-            count(live)
-        ),
+        title: format!("{} dead memory cgroups that the kernel cannot free ({} live ones)", count(dead), count(live)),
         detail,
         evidence: facts,
         remedy: report.and_then(named::remedy).unwrap_or_else(|| REMEDY.to_owned()),
     }
 }
 
-/// Of the group that has most of them: where they were, of which unit, and who was seen making most of what came while we watched.
-fn ties(report: Option<&Report<'_>>) -> Ties {
+/// Of the group with most of them: its parent, its unit, and who made most of its new cgroups while we watched.
+fn ties(report: Option<&ZombieReport<'_>>) -> Ties {
     let Some(group) = report.and_then(named::dominant) else { return Ties::default() };
     let born = group.makers.iter().map(|share| share.born).sum::<u64>();
     let maker = group.makers.iter().find(|share| share.maker.is_some() && share.born > born / 2);
@@ -258,24 +251,24 @@ fn ties(report: Option<&Report<'_>>) -> Ties {
     ties
 }
 
-const REMEDY: &str = "Stop who makes them: a unit that crashloops (unit-crashloop), or whatever starts containers again and again. That stops \
-                      the growth and frees nothing. Those already there go only when the memory that pins them goes: delete what they left in tmpfs and \
-                      /dev/shm, or, on a drained node, `echo 1 > /proc/sys/vm/drop_caches` (page cache only; it slows running jobs), or reboot. \
+const REMEDY: &str = "Stop what makes them: a unit that crashloops (unit-crashloop), or whatever keeps restarting containers. That stops the \
+                      growth but frees nothing. The existing ones are freed only with the memory that pins them: delete what they left in tmpfs and \
+                      /dev/shm; on a drained node, `echo 1 > /proc/sys/vm/drop_caches` (page cache only; it slows running jobs); or reboot. \
                       Restarting kubelet frees none of them.";
 
-/// Where no scan says what they cost.
+/// What reads of statistics show, if no scan says what they cost.
 fn what_reads_say(evidence: &Evidence, slow: Option<&StatRead>) -> String {
     match (slow, evidence.stat_reads.iter().max_by_key(|r| r.took_ns)) {
         (Some(read), _) => format!(
-            "And they are felt: reading {} took {}. ",
+            "Reading statistics is slow: {} took {}. ",
             read.path,
             duration_words(Duration::from_nanos(read.cpu_ns.unwrap_or(read.took_ns)))
         ),
         (None, Some(read)) => format!(
-            "Statistics are still quick to read on this kernel ({}); what suffers is memory reclaim, which visits each of them. ",
+            "Statistics are still quick to read ({}), but memory reclaim visits each of them. ",
             duration_words(Duration::from_nanos(read.took_ns))
         ),
-        (None, None) => "Whether reading statistics is slow because of them was not measured. ".to_owned(),
+        (None, None) => "Whether statistics are slow to read was not measured. ".to_owned(),
     }
 }
 
@@ -288,7 +281,7 @@ mod tests {
     use super::*;
     use crate::rules::test_evidence::{END, cannot_tell, fact, fact_of, fine, one, start, watched};
     use crate::zombies::test_scan::{file, pin, scan};
-    use coroner_evidence::{CgroupChurn, CrowdedParent, Held, Maker, Node, Source, Time};
+    use coroner_evidence::{CgroupChurn, Charged, CrowdedParent, Maker, Node, Source, Time};
 
     fn census(at: Time, live: u64, dead: u64) -> CgroupCensus {
         CgroupCensus {
@@ -320,23 +313,19 @@ mod tests {
         assert_eq!(fact(&f, FactKey::LiveMemcgs), 240);
         assert!(f.title.contains("68,440"));
         assert!(f.detail.contains("1.0 GiB"), "{}", f.detail);
-        assert!(
-            f.remedy.contains("stops the growth and frees nothing") || f.remedy.contains("Stopping it stops"),
-            "{}",
-            f.remedy
-        );
+        assert!(f.remedy.contains("stops the growth but frees nothing"), "{}", f.remedy);
     }
 
     #[test]
-    fn names_of_a_few_do_not_hide_that_there_are_many_now() {
+    fn an_outdated_scan_of_a_few_does_not_hide_many_new_ones() {
         let early = ZombieScan { at: start(40), ..scan((0..40).map(|i| format!("/ecs/agent-{i}"))) };
         let mut evidence = Evidence { zombie_scans: vec![early], ..with(50, 701) };
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.severity, Severity::Warning);
         assert_eq!(fact(&f, FactKey::DeadMemcgs), 701);
-        assert_eq!(f.subject, Subject::new(SubjectKind::Node, "memory cgroups"), "those that were named are others");
-        assert!(f.detail.contains("last named 40 s before they were counted, when there were 40; "), "{}", f.detail);
-        // A few more do not make the names wrong, and nor does a census of before.
+        assert_eq!(f.subject, Subject::new(SubjectKind::Node, "memory cgroups"), "the named ones are outdated");
+        assert!(f.detail.contains("last named 40 s before this count, when there were 40; "), "{}", f.detail);
+        // Neither a few more nor an earlier census makes the names outdated.
         evidence.cgroup_censuses = vec![census(END, 50, 60)];
         assert!(fine(examine(&Case::of(&evidence))).contains("40 dead"));
         evidence.cgroup_censuses = vec![census(start(50), 50, 701)];
@@ -349,7 +338,7 @@ mod tests {
 
     #[test]
     fn each_threshold_holds_at_its_edge() {
-        assert!(fine(examine(&Case::of(&with(50, 99)))).contains("99 dead memory cgroups beside 50 live"));
+        assert!(fine(examine(&Case::of(&with(50, 99)))).contains("99 dead and 50 live memory cgroups"));
         assert_eq!(one(examine(&Case::of(&with(50, 100)))).severity, Severity::Info);
         assert_eq!(one(examine(&Case::of(&with(50, 299)))).severity, Severity::Info);
         assert_eq!(one(examine(&Case::of(&with(50, 300)))).severity, Severity::Warning);
@@ -379,13 +368,13 @@ mod tests {
         assert!(quick.detail.contains("still quick to read"), "{}", quick.detail);
         read.cpu_ns = Some(70_000_000);
         evidence.stat_reads = vec![read];
-        let felt = one(examine(&Case::of(&evidence)));
-        assert_eq!(felt.severity, Severity::Critical);
-        assert!(felt.detail.contains("they are felt"), "{}", felt.detail);
+        let slow = one(examine(&Case::of(&evidence)));
+        assert_eq!(slow.severity, Severity::Critical);
+        assert!(slow.detail.contains("Reading statistics is slow"), "{}", slow.detail);
     }
 
     #[test]
-    fn growth_is_told_only_if_the_window_supports_it() {
+    fn growth_is_reported_only_if_the_window_supports_it() {
         let mut evidence = with(50, 500);
         assert!(one(examine(&Case::of(&evidence))).detail.contains("too briefly"));
         evidence.counters.push(Source::CgroupTree, "memory", "tracked", start(5), 541);
@@ -399,7 +388,7 @@ mod tests {
         assert!(one(examine(&Case::of(&long))).detail.contains("40 more in 10 min (240 per hour"));
         long.cgroup_censuses[0] = census(start(600), 50, 500);
         assert!(one(examine(&Case::of(&long))).detail.contains("Not growing in the 10 min"));
-        // New live ones are tracked too, and are no growth of the dead.
+        // New live ones are tracked too, but are not growth of the dead.
         let mut alive = with(50, 500);
         alive.cgroup_censuses.insert(0, census(start(5), 30, 500));
         alive.counters.push(Source::CgroupTree, "memory", "tracked", start(5), 530);
@@ -426,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_counted_is_not_zero() {
+    fn uncounted_is_not_zero() {
         cannot_tell(examine(&Case::of(&watched(5))));
         let mut evidence = with(50, 500);
         evidence.cgroup_censuses[0].dying = None;
@@ -444,7 +433,7 @@ mod tests {
             pin(&mut scan, file(Some(&format!("/dev/shm/ecs-{i}")), "tmpfs"), i..i + 1, 8192);
         }
         for zombie in &mut scan.zombies {
-            zombie.held = Held { swap_backed: 8192, ..Held::default() };
+            zombie.held = Charged { swap_backed: 8192, ..Charged::default() };
         }
         evidence.zombie_scans = vec![scan];
         evidence.cgroup_churn = vec![CgroupChurn {
@@ -491,7 +480,7 @@ mod tests {
         for words in [
             "systemctl disable --now ecs.service",
             "500 files such as /dev/shm/ecs-0",
-            "stops the growth and frees nothing",
+            "stops the growth but frees nothing",
         ] {
             assert!(f.remedy.contains(words), "{words}: {}", f.remedy);
         }
@@ -500,14 +489,14 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_is_the_subject_where_no_unit_is() {
+    fn without_a_unit_the_parent_is_the_subject() {
         let mut evidence = by_name();
         evidence.cgroup_churn.clear();
         evidence.zombie_scans = vec![scan((0..500).map(|i| format!("/batch/job-{i}")))];
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/batch"));
         assert!(f.remedy.contains("coroner zombies --watch") && f.remedy.contains("drop_caches"), "{}", f.remedy);
-        // Nobody has most of them.
+        // No group has most of them.
         evidence.zombie_scans = vec![scan((0..500).map(|i| format!("/batch{}/job-{i}", ["a", "b", "c"][i % 3])))];
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.subject, Subject::new(SubjectKind::Node, "memory cgroups"));

@@ -1,4 +1,4 @@
-//! Everything that is known of each unit, side by side.
+//! All that is known of each unit, side by side.
 
 use super::churn::{Churning, churning};
 use super::containers::{ContainerLoop, container_loops};
@@ -11,7 +11,7 @@ use crate::finding::{Finding, diagnose};
 use coroner_evidence::{Enablement, Evidence, Unit, UnitFile, Unseen, probe};
 use std::collections::BTreeMap;
 
-/// The findings that the audit is about.
+/// The findings that the audit shows.
 pub const CODES: [Code; 7] = [
     Code::UnitCrashloop,
     Code::UnitChurn,
@@ -22,7 +22,7 @@ pub const CODES: [Code; 7] = [
     Code::UnitDrift,
 ];
 
-/// The probes whose blindness matters here.
+/// The probes that the audit depends on.
 const PROBES: [&str; 13] = [
     probe::UNITS,
     probe::UNIT_FILES,
@@ -40,12 +40,12 @@ const PROBES: [&str; 13] = [
 ];
 
 pub struct Audit<'e> {
-    /// What costs most first.
+    /// Most expensive first.
     pub units: Vec<AuditedUnit<'e>>,
-    /// Where no unit was seen: what runs, by its cgroup, what costs most first.
+    /// If no unit was seen: what runs, by cgroup, most expensive first.
     pub cgroups: Vec<(String, UnitCost)>,
     pub containers: Vec<ContainerLoop<'e>>,
-    /// Of every unit that the catalogue knows.
+    /// For every unit that the catalogue knows.
     pub judgements: Result<Vec<Judgement>, CatalogueError>,
     /// Against the baseline, if there is one.
     pub drift: Option<Result<Drift, BaselineError>>,
@@ -56,11 +56,11 @@ pub struct Audit<'e> {
 
 pub struct AuditedUnit<'e> {
     pub name: &'e str,
-    /// As systemd described it last; `None` if it is not loaded, or nobody could ask.
+    /// As systemd last described it; `None` if it is not loaded, or systemd could not be asked.
     pub unit: Option<&'e Unit>,
-    /// As its files describe it.
+    /// From its unit files.
     pub file: Option<&'e UnitFile>,
-    /// How its main process last ended, at the latest look that knew: one that has just been started again has not ended.
+    /// The latest look that knew how its main process ended: one that was just restarted has not ended.
     pub exit: Option<&'e Unit>,
     pub looping: Option<Loop<'e>>,
     pub churning: Vec<Churning<'e>>,
@@ -68,10 +68,10 @@ pub struct AuditedUnit<'e> {
 }
 
 impl AuditedUnit<'_> {
-    /// As the files say; where they were not seen, as systemd says.
+    /// From its files; if they were not seen, from systemd.
     pub fn enablement(&self) -> Option<Enablement> {
-        let told = || self.unit.and_then(|u| Enablement::of_word(u.unit_file_state.as_deref()?));
-        self.file.map(|f| f.enablement).or_else(told)
+        let from_systemd = || self.unit.and_then(|u| Enablement::of_word(u.unit_file_state.as_deref()?));
+        self.file.map(|f| f.enablement).or_else(from_systemd)
     }
 
     pub fn is_active(&self) -> bool {
@@ -100,7 +100,7 @@ pub fn audit(evidence: &Evidence) -> Audit<'_> {
             audited.exit = Some(unit);
         }
     }
-    // Of an alias its target is told.
+    // An alias is shown as its target.
     for file in evidence.unit_files.iter().filter(|f| f.alias_of.is_none()) {
         by_name.entry(&file.name).or_insert_with(|| new(&file.name)).file = Some(file);
     }
@@ -135,7 +135,7 @@ pub fn audit(evidence: &Evidence) -> Audit<'_> {
         cgroups,
         containers: container_loops(evidence),
         judgements: agents::judgements(evidence),
-        // Blind is not gone.
+        // Unseen is not gone.
         drift: agents::drift(evidence).filter(|_| !evidence.unit_files.is_empty()),
         findings,
         unseen,
@@ -147,13 +147,13 @@ impl Audit<'_> {
         self.judgements.as_ref().ok()?.iter().find(|j| j.unit == unit)
     }
 
-    /// Those that no finding speaks of, but that somebody who builds images wants to know.
+    /// Those that no finding covers, but that an image builder wants to know.
     pub fn lesser_judgements(&self) -> Vec<&Judgement> {
-        let told = |j: &Judgement| {
+        let reported = |j: &Judgement| {
             let codes = [Code::AgentUnused, Code::AgentConflict];
             self.findings.iter().any(|f| codes.contains(&f.code) && f.subject.name == j.unit)
         };
         let against = |j: &&Judgement| matches!(j.verdict, Verdict::Unused | Verdict::Conflict);
-        self.judgements.iter().flatten().filter(against).filter(|j| !told(j)).collect()
+        self.judgements.iter().flatten().filter(against).filter(|j| !reported(j)).collect()
     }
 }

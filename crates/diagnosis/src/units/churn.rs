@@ -1,8 +1,8 @@
-//! Units that never restart, but below which cgroups or processes are born and die again and again: supervisors that respawn.
+//! Units that never restart, but whose cgroups or processes come and go over and over: supervisors that respawn.
 //!
-//! systemd counts only its own restarts. ecs-init, runsv, supervisord, s6, pm2 or a loop in a shell start what dies anew themselves, and
-//! systemd's count stays 0. What tells them from honest work: the same name below the same parent, made by the same unit, gone again
-//! soon; or a child of one name that fails each time.
+//! systemd counts only its own restarts. ecs-init, runsv, supervisord, s6, pm2 or a shell loop restart what dies themselves, and
+//! systemd's count stays 0. What tells them from legitimate work: the same name below the same parent, made by the same unit, soon
+//! gone again; or a child of one name that fails each time.
 
 mod who;
 
@@ -16,68 +16,68 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 pub use who::makes_for_others;
 
-/// Fewer births are a service that starts up.
+/// Fewer births are just a service starting up.
 const BORN: u64 = 5;
-/// One each half minute. ecs-init makes one each 15 s; a service that makes a cgroup for a task now and then stays below.
+/// One every 30 s. ecs-init makes one every 15 s; a service that makes a cgroup per task now and then stays below.
 const PER_HOUR: f64 = 120.0;
-/// Of those that are born, at least this part is gone again: a service that makes cgroups and keeps them is at work.
+/// At least this share of those born is gone again: a service that makes cgroups and keeps them is working.
 const GONE: f64 = 0.5;
-/// Births must go on for so long (or half of what was watched, if that is less): starting forty tasks at once is no loop.
+/// Births must go on for this long, or half of the watched time if that is less: starting forty tasks at once is no loop.
 const GOES_ON: Duration = Duration::from_secs(30);
 
-/// In a long recording it may have gone on for a part only: from this on the rate is that of its own time.
+/// In a long recording churn may cover only a part: if it lasted this long, the rate is over that part.
 const OWN_TIME: Duration = Duration::from_secs(600);
 
 /// If children of the unit fail, fewer births are enough …
 const BORN_IF_FAILING: u64 = 3;
-/// … and one each five minutes: who backs off waits no longer, as a rule.
+/// … and one every five minutes: supervisors that back off rarely wait longer.
 const PER_HOUR_IF_FAILING: f64 = 12.0;
 
 /// A child that fails so often …
 const FAILED: u64 = 5;
-/// … at least each minute …
+/// … at least once a minute …
 const FAILED_PER_HOUR: f64 = 60.0;
-/// … and nearly always. A check that fails from time to time does its work.
+/// … and nearly always. A check that fails now and then is doing its work.
 const FAILS_MOSTLY: f64 = 0.8;
-/// Of a known supervisor's children less is enough: it starts nothing else.
+/// For a known supervisor's children fewer are enough: it starts nothing else.
 const FAILED_UNDER_SUPERVISOR: u64 = 3;
-/// Builds and tests let many different things fail: with more names than this, one of them must make up most of the failures.
+/// In builds and tests many different things fail: with more names than this, one must make up most of the failures.
 const NAMES_THAT_FAIL: usize = 3;
 
-/// The unit's own restarts are far below: births are at least so many for each.
+/// Births per restart of the unit itself, so that its own restarts do not explain them.
 const PER_RESTART: f64 = 4.0;
 
 #[derive(Debug, Clone)]
 pub struct Churning<'e> {
     pub unit: String,
-    /// It is a container, not a unit; `unit` names it.
+    /// A container, not a unit; `unit` is its name.
     pub is_container: bool,
-    /// What is born again and again.
-    pub kind: Kind<'e>,
-    /// Births, or children that failed, while it was watched.
+    /// What comes and goes.
+    pub kind: ChurnKind<'e>,
+    /// Births, or children that failed, while watched.
     pub times: u64,
     pub over: Duration,
     pub per_hour: f64,
-    /// Restarts of the unit itself that systemd counted meanwhile.
+    /// Restarts of the unit itself that systemd counted in that time.
     pub restarts: Option<u32>,
     /// Who makes the cgroups, for people.
     pub maker: Option<String>,
-    /// Its children that fail meanwhile.
+    /// Its children that failed in that time.
     pub failing: Option<Failing<'e>>,
 }
 
 #[derive(Debug, Clone)]
-pub enum Kind<'e> {
+pub enum ChurnKind<'e> {
     /// Cgroups of this parent and name pattern.
     Cgroups { parent: String, pattern: String, born: u64, removed: u64 },
     /// Children that fail.
     Children(&'e ChildExits),
 }
 
-/// Children of one process that have one name, all stretches together.
+/// Children of one process with the same name, over all stretches.
 #[derive(Debug, Clone, Copy)]
 pub struct Failing<'e> {
-    /// The last that is known of them.
+    /// The last row with a failure.
     pub last: &'e ChildExits,
     pub exits: u64,
     pub failed_young: u64,
@@ -108,16 +108,15 @@ pub fn churning(evidence: &Evidence) -> Vec<Churning<'_>> {
         let gone = made.removed as f64 >= made.born as f64 * GONE;
         if enough && goes_on && gone && is_beyond_restarts(&unit, made.born, per_hour, &loops) {
             failing.remove(&unit);
-            let kind =
-                Kind::Cgroups { parent: made.parent, pattern: made.pattern, born: made.born, removed: made.removed };
+            let Made { parent, pattern, born, removed, maker, .. } = made;
             found.push(Churning {
                 is_container: false,
-                kind,
-                times: made.born,
+                kind: ChurnKind::Cgroups { parent, pattern, born, removed },
+                times: born,
                 over,
                 per_hour,
                 restarts: restarts(evidence, &unit, &loops),
-                maker: made.maker,
+                maker,
                 failing: of_it,
                 unit,
             });
@@ -130,7 +129,7 @@ pub fn churning(evidence: &Evidence) -> Vec<Churning<'_>> {
             found.push(Churning {
                 // No unit has a space in its name.
                 is_container: unit.contains(' '),
-                kind: Kind::Children(of_it.last),
+                kind: ChurnKind::Children(of_it.last),
                 times: of_it.failed_young,
                 over,
                 per_hour,
@@ -145,12 +144,12 @@ pub fn churning(evidence: &Evidence) -> Vec<Churning<'_>> {
     found
 }
 
-/// The time that a rate is of.
+/// The time that a rate covers.
 fn own_time(from: Time, to: Time, watched: Duration) -> Duration {
     Some(to.since(from)).filter(|own| *own >= OWN_TIME).unwrap_or(watched)
 }
 
-/// All that was watched: quiet stretches have no rows.
+/// The whole watched time: quiet stretches have no rows.
 fn watched(evidence: &Evidence) -> Duration {
     let rows = evidence.cgroup_churn.iter().map(|r| (r.from, r.to));
     let exits = evidence.child_exits.iter().map(|r| (r.from, r.to));
@@ -161,7 +160,7 @@ fn watched(evidence: &Evidence) -> Duration {
     to.since(from)
 }
 
-/// What one unit makes again and again, most births first.
+/// What one unit keeps making.
 struct Made {
     parent: String,
     pattern: String,
@@ -172,9 +171,9 @@ struct Made {
     maker: Option<String>,
 }
 
-/// Of each unit what it makes most of.
+/// For each unit, what it makes most of.
 fn made_by_units(evidence: &Evidence, paths: &UnitPaths<'_>) -> BTreeMap<String, Made> {
-    // Whoever removes them: the maker, systemd, or the kernel's release agent.
+    // By whomever: the maker, systemd, or the cgroup release agent.
     let mut removed: HashMap<(String, &str), u64> = HashMap::new();
     let mut made: BTreeMap<(String, String, &str), Made> = BTreeMap::new();
     for row in evidence.cgroup_churn.iter().filter(|row| row.parent != "*") {
@@ -194,7 +193,7 @@ fn made_by_units(evidence: &Evidence, paths: &UnitPaths<'_>) -> BTreeMap<String,
             to: row.to,
             maker: None,
         });
-        // As it is while there is only one.
+        // The path itself as long as there is only one.
         if of_it.parent != row.parent {
             of_it.parent = parent;
         }
@@ -214,13 +213,13 @@ fn made_by_units(evidence: &Evidence, paths: &UnitPaths<'_>) -> BTreeMap<String,
     units
 }
 
-/// A path with what changes in each of its parts folded: what is made in `/ecs/task-1` and in `/ecs/task-2` is of one kind.
+/// A path with each of its parts folded: what is made in `/ecs/task-1` and `/ecs/task-2` is of one kind.
 fn folded(path: &str) -> String {
     let parts: Vec<String> = path.split('/').map(name_pattern).collect();
     parts.join("/")
 }
 
-/// By unit, or by the name of a container: the child that fails most.
+/// The child that fails most, by unit or container name.
 fn failing_children<'e>(
     evidence: &'e Evidence,
     paths: &UnitPaths<'_>,
@@ -282,13 +281,13 @@ fn failing_children<'e>(
     units
 }
 
-/// The unit that a process is of, or its container in words.
+/// The unit of a process, or its container in words.
 fn owner(cgroup: &str, paths: &UnitPaths<'_>) -> Option<String> {
     let in_container = CgroupOwner::of_path(cgroup).container_id.is_some();
     if in_container { Some(cgroup_name(cgroup)) } else { paths.unit_of(cgroup) }
 }
 
-/// What a unit that crashloops makes at each of its own starts is told there.
+/// False if the unit's own crashloop explains it: unit-crashloop reports that.
 fn is_beyond_restarts(unit: &str, times: u64, per_hour: f64, loops: &[Loop<'_>]) -> bool {
     let Some(of_it) = loops.iter().find(|l| l.unit.name == unit) else { return true };
     let seen = of_it.in_window.map_or(0, |(n, _)| n);
@@ -304,17 +303,17 @@ fn restarts(evidence: &Evidence, unit: &str, loops: &[Loop<'_>]) -> Option<u32> 
     }
 }
 
-/// Where watching was possible at all; quiet is fine.
+/// Cgroups born while watched.
 pub fn births(evidence: &Evidence) -> u64 {
     makers::churn(evidence).map_or(0, |churn| churn.born)
 }
 
-impl Kind<'_> {
+impl ChurnKind<'_> {
     /// For people: the path of the cgroups, or the name of the child.
     pub fn what(&self) -> String {
         match self {
-            Kind::Cgroups { parent, pattern, .. } => join_path(parent, pattern),
-            Kind::Children(row) => row.comm.clone(),
+            ChurnKind::Cgroups { parent, pattern, .. } => join_path(parent, pattern),
+            ChurnKind::Children(row) => row.comm.clone(),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Containers that start, die and start again.
+//! Containers that die and are restarted over and over.
 //!
-//! The count of restarts tells, and the times of the first and last start that are still known: kubelet waits up to five minutes between
-//! two starts, longer than anybody watches. Where no runtime's files were seen, new cgroups below one and the same pod tell.
+//! Judged by the restart count and by the first and last start that are still known: kubelet waits up to five minutes between two
+//! starts, longer than anybody watches. If no runtime's files were seen, new cgroups below the same pod show it.
 
 use super::loops::{SLOW_LOOP_PERIOD, Trend};
 use crate::log_events;
@@ -14,25 +14,25 @@ use std::time::Duration;
 const LOOP: u64 = 3;
 /// kubelet backs off up to this (MaxContainerBackOff in pkg/kubelet/kubelet.go) …
 const BACK_OFF: Duration = Duration::from_secs(300);
-/// … so a start no longer ago than two such waits, or two periods of its own, is recent.
+/// … so a start within two such waits, or two of its own periods, is recent.
 const PERIODS: u32 = 2;
 /// A pod starts with a sandbox and a handful of containers, one after the other: more births than that are restarts.
 const BORN_IN_POD: u64 = 8;
 
 #[derive(Debug, Clone)]
 pub struct ContainerLoop<'e> {
-    /// As it was seen last. Where only cgroups told: what these say of it, with an empty name.
+    /// As last seen. If only cgroups showed it: what they say, with an empty name.
     pub container: Cow<'e, Container>,
-    /// Restarts while it was watched.
+    /// Restarts while watched.
     pub in_window: Option<(u64, Duration)>,
     pub per_hour: Option<f64>,
     pub since_real_ns: Option<u64>,
     pub trend: Option<Trend>,
-    /// It was not started again but made anew each time, under the same name.
+    /// It was not restarted but recreated each time, under the same name.
     pub made_anew: bool,
 }
 
-/// `runtime` of what only cgroups told.
+/// The `runtime` of a loop that only cgroups showed.
 pub const BY_CGROUPS: &str = "cgroups";
 
 impl ContainerLoop<'_> {
@@ -68,11 +68,11 @@ pub fn container_loops(evidence: &Evidence) -> Vec<ContainerLoop<'_>> {
             judge(&looks, now_ns, clock)
         })
         .collect();
-    let told: HashSet<String> = loops.iter().filter_map(|l| l.container.pod_uid.clone()).collect();
+    let known_pods: HashSet<String> = loops.iter().filter_map(|l| l.container.pod_uid.clone()).collect();
     loops.extend(
         by_cgroups(evidence)
             .into_iter()
-            .filter(|l| !l.container.pod_uid.as_ref().is_some_and(|uid| told.contains(uid))),
+            .filter(|l| !l.container.pod_uid.as_ref().is_some_and(|uid| known_pods.contains(uid))),
     );
     loops.sort_by(|a, b| {
         let rate = |l: &ContainerLoop<'_>| l.per_hour.unwrap_or(0.0);
@@ -90,16 +90,16 @@ fn judge<'e>(looks: &[&'e Container], now_ns: Option<u64>, clock: Option<&Clocks
         if b.restarts > a.restarts {
             risen = risen.saturating_add(b.restarts - a.restarts);
         } else if another {
-            // A new one under the old name, with a count of its own.
+            // A new container under the old name, with its own count.
             made_anew += 1;
             risen = risen.saturating_add(b.restarts);
         }
     }
-    // Somebody who replaces a container once or twice does so on purpose.
+    // Replacing a container once or twice is done on purpose.
     let made_anew = if made_anew >= LOOP { made_anew } else { 0 };
     let n = risen.saturating_add(made_anew);
     let between = last.at.since(first.at);
-    // In a long recording it may have looped for a part only.
+    // In a long recording it may have looped for only a part of it.
     let differs = |p: &&[&Container]| p[1].restarts > p[0].restarts || p[1].id != p[0].id;
     let began = looks.windows(2).find(differs).map(|p| p[0].at);
     let ended = looks.windows(2).rfind(differs).map(|p| p[1].at);
@@ -128,7 +128,7 @@ fn judge<'e>(looks: &[&'e Container], now_ns: Option<u64>, clock: Option<&Clocks
     })
 }
 
-/// The average time between two starts, if it loops by what its runtime remembers.
+/// The average time between two starts, if what its runtime remembers shows a loop.
 fn history(last: &Container, now_ns: Option<u64>) -> Option<Duration> {
     let (now, started, first) = (now_ns?, last.started_real_ns?, last.first_started_real_ns?);
     if last.restarts < LOOP || started <= first {
@@ -137,22 +137,22 @@ fn history(last: &Container, now_ns: Option<u64>) -> Option<Duration> {
     let known = Duration::from_nanos(started - first);
     let mut period = known / u32::try_from(last.restarts).unwrap_or(u32::MAX).max(1);
     if last.runtime == "kubelet" {
-        // It forgets all starts but the last two: the first that is known need not be the first.
+        // It forgets all starts but the last two: the first known one may not be the first.
         period = period.max(back_off(last.restarts).min(known));
     }
     let quiet = Duration::from_nanos(now.saturating_sub(started));
-    // docker waits a minute at most; one that has just ended and is to be started again loops now, whenever it was made.
+    // docker waits a minute at most; one that has just ended and is about to restart loops now, whenever it was created.
     if last.runtime == "docker" && last.exit_code.is_some() && quiet <= DOCKER_WAIT * PERIODS {
         period = period.min(DOCKER_WAIT);
     }
     (period <= SLOW_LOOP_PERIOD && quiet <= period.max(BACK_OFF) * PERIODS).then_some(period)
 }
 
-/// What docker waits at most before it starts a container again (moby, restartmanager.go).
+/// The longest that docker waits before it restarts a container (moby, restartmanager.go).
 const DOCKER_WAIT: Duration = Duration::from_secs(60);
 
-/// What kubelet waits on average, if a container restarted so often and died at once each time: 10 s after the first, then twice as
-/// long each time, up to five minutes.
+/// How long kubelet waits on average, if a container restarted this often and died at once each time: 10 s after the first, then
+/// twice as long each time, up to five minutes.
 fn back_off(restarts: u64) -> Duration {
     let waits = (0..restarts.saturating_sub(1).min(5)).map(|i| 10u64 << i).sum::<u64>();
     let rest = restarts.saturating_sub(6).saturating_mul(BACK_OFF.as_secs());
@@ -162,12 +162,12 @@ fn back_off(restarts: u64) -> Duration {
 /// Fewer restarts say nothing about a trend.
 const TREND_RESTARTS: u64 = 12;
 
-/// By the counts of the older and of the newer half of the looks.
+/// Compares the counts of the older and newer half of the looks.
 fn trend(looks: &[&Container]) -> Option<Trend> {
     let (first, last) = (looks.first()?, looks.last()?);
     let half = first.at + last.at.since(first.at) / 2;
     let middle = looks.iter().rfind(|c| c.at <= half)?;
-    // Looks far from the middle would compare unequal halves; counts that were set back compare nothing.
+    // Without a look near the middle the halves are unequal; counts that were reset cannot be compared.
     let off = half.since(middle.at);
     if off > last.at.since(first.at) / 10 || middle.restarts < first.restarts || last.restarts < middle.restarts {
         return None;
@@ -185,7 +185,7 @@ fn trend(looks: &[&Container]) -> Option<Trend> {
     })
 }
 
-/// Pods below which containers are made again and again, though no runtime's file told of restarts.
+/// Pods below which containers keep being made, though no runtime's files show restarts.
 fn by_cgroups(evidence: &Evidence) -> Vec<ContainerLoop<'_>> {
     #[derive(Default)]
     struct Births {

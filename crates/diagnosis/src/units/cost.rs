@@ -1,4 +1,4 @@
-//! What each unit costs: CPU, memory, restarts, and the dead cgroups that it left.
+//! What each unit costs: CPU, memory, restarts, and the dead cgroups it left behind.
 
 mod cpu;
 mod dead;
@@ -11,20 +11,20 @@ use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UnitCost {
-    /// Share of one core while it was watched, 1.0 = a whole core. At least: what ended between two looks is not in it.
+    /// Share of one core while watched, 1.0 = a whole core. A lower bound: what ended between two looks is missing.
     pub cores: Option<f64>,
     /// CPU time since it last started.
     pub cpu_ns: Option<u64>,
     pub memory_bytes: Option<u64>,
     pub tasks: Option<u64>,
-    /// The most that anybody counted.
+    /// The highest count known.
     pub restarts: Option<u32>,
-    /// Dead memory cgroups of its own path, or made by its processes; `None` if they were not named.
+    /// Dead memory cgroups at its path, or made by its processes; `None` if they were not named.
     pub zombies: Option<u64>,
-    /// What these hold.
+    /// What they hold.
     pub zombie_bytes: Option<u64>,
     pub zombies_per_hour: Option<f64>,
-    /// What that rate rests on: [`crate::zombies::RateFrom::as_str`].
+    /// What that rate is based on: [`crate::zombies::RateFrom::as_str`].
     pub zombies_rate_from: Option<&'static str>,
     /// The files that keep most of them, a handful.
     pub pinned_by: Vec<PinnedBy>,
@@ -40,7 +40,7 @@ pub struct PinnedBy {
 /// Kinds of units that have processes.
 const WITH_PROCESSES: [&str; 5] = [".service", ".scope", ".socket", ".mount", ".swap"];
 
-/// By the unit's name. Where systemd does not run, by the cgroup of the processes.
+/// By unit name. Without systemd, by the cgroup of the processes.
 pub fn costs(evidence: &Evidence) -> BTreeMap<String, UnitCost> {
     let looks = loops::looks(evidence);
     let paths = UnitPaths::of(evidence);
@@ -80,7 +80,7 @@ pub fn costs(evidence: &Evidence) -> BTreeMap<String, UnitCost> {
 
 fn of_looks(looks: &[&Unit]) -> UnitCost {
     let latest = loops::latest(looks);
-    // What a dead one had is no longer there.
+    // A dead unit no longer holds anything.
     let lives = latest.is_some_and(|u| {
         !matches!(u.active_state.as_str(), "inactive" | "failed") && !u.sub_state.starts_with("auto-restart")
     });
@@ -95,10 +95,9 @@ fn of_looks(looks: &[&Unit]) -> UnitCost {
     }
 }
 
-/// What hurts most first. Dead cgroups come before restarts, restarts before CPU, CPU before memory: what is left behind stays until the
-/// node reboots, a restart will leave more, a busy unit may well be at work, and memory that sits there harms least. Dead ones and
-/// restarts count by their order of magnitude, from ten and from three on, so that one stray does not outweigh a core that is full; what
-/// is not known counts as nothing.
+/// What hurts most first: dead cgroups, then restarts, then CPU, then memory. What is left behind stays until the node reboots, a restart
+/// leaves more, a busy unit may be doing its work, and idle memory harms least. Dead cgroups count from ten on and restarts from three on,
+/// both by order of magnitude, so that one stray does not outweigh a full core. Unknown counts as nothing.
 pub fn order(a: &UnitCost, b: &UnitCost) -> Ordering {
     key(b).cmp(&key(a))
 }
@@ -110,7 +109,7 @@ fn key(cost: &UnitCost) -> (u32, u32, u64, u64, u64, u32, u64) {
     (
         magnitude(zombies, 10),
         magnitude(u64::from(restarts), u64::from(loops::LOOP)),
-        // In per mille of a core: less is noise.
+        // In thousandths of a core: less is noise.
         (cost.cores.unwrap_or(0.0).max(0.0) * 1000.0) as u64,
         cost.memory_bytes.unwrap_or(0),
         zombies,

@@ -1,7 +1,7 @@
-//! What the units of a node do: which of them loop, churn or fail, what each costs.
+//! What the units of a node do: which of them loop, churn or fail, and what each costs.
 //!
-//! Everything is derived from the evidence of a live node or of a recording. Whether a unit has any work here is judged in
-//! [`crate::agents`].
+//! Everything is derived from the evidence of a live node or of a recording. [`crate::agents`] judges whether a unit has any work
+//! here.
 
 pub mod audit;
 pub mod churn;

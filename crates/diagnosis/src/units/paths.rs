@@ -1,4 +1,4 @@
-//! Whose cgroup a path is of.
+//! Which unit a cgroup path belongs to.
 
 use coroner_evidence::{CgroupOwner, Evidence};
 use std::collections::{HashMap, HashSet};
@@ -8,17 +8,17 @@ use std::collections::{HashMap, HashSet};
 pub struct UnitPaths<'e> {
     by_path: HashMap<&'e str, &'e str>,
     known: HashSet<&'e str>,
-    /// The cgroup below which systemd has its slices: empty on the node itself, a container's where it runs in one.
+    /// The cgroup below which systemd has its slices: empty on the node itself, the container's if systemd runs in one.
     top: Option<&'e str>,
 }
 
 impl<'e> UnitPaths<'e> {
-    /// From all looks: a unit that waits for its next restart has no cgroup, and had one before.
+    /// From all looks: a unit that waits for its next restart has no cgroup, but had one before.
     pub fn of(evidence: &'e Evidence) -> UnitPaths<'e> {
         let mut paths = UnitPaths::default();
         for unit in &evidence.units {
             paths.known.insert(&unit.name);
-            // What is in a slice is of the units in it.
+            // What is in a slice belongs to the units in it.
             if let Some(path) = unit.cgroup.as_deref().map(|p| p.trim_end_matches('/'))
                 && !path.is_empty()
                 && !unit.name.ends_with(".slice")
@@ -30,7 +30,7 @@ impl<'e> UnitPaths<'e> {
         paths
     }
 
-    /// The unit that a cgroup is of or below: as systemd told, else as the path reads.
+    /// The unit at or above a cgroup: from systemd, else from the path.
     pub fn unit_of(&self, path: &str) -> Option<String> {
         let mut at = path.trim_end_matches('/');
         while !at.is_empty() {
@@ -39,19 +39,19 @@ impl<'e> UnitPaths<'e> {
             }
             at = &at[..at.rfind('/')?];
         }
-        // Another systemd of this node, in a container, may well have a unit of the same name.
+        // Another systemd on this node, in a container, may have a unit of the same name.
         if self.top.is_some_and(|top| !path.strip_prefix(top).is_some_and(is_in_slices)) {
             return None;
         }
         let owner = CgroupOwner::of_path(path);
-        // What runs in a container has units of its own, if any.
+        // A unit inside a container is not a unit of this node.
         let unit = owner.unit.filter(|_| owner.container_id.is_none())?;
-        // Of scopes that nobody knows any more there may be thousands, each with a name of its own.
+        // There may be thousands of scopes that systemd no longer knows, each with its own name.
         (self.known.contains(unit.as_str()) || unit.ends_with(".service")).then_some(unit)
     }
 }
 
-/// What stands before the slices that a unit's cgroup is in.
+/// The part of the path above the slices that hold a unit's cgroup.
 fn top_of<'e>(cgroup: &'e str, unit: &str) -> Option<&'e str> {
     let mut top = cgroup.strip_suffix(unit)?.strip_suffix('/')?;
     while let Some((above, _)) = top.rsplit_once('/').filter(|(_, name)| name.ends_with(".slice")) {
@@ -60,37 +60,37 @@ fn top_of<'e>(cgroup: &'e str, unit: &str) -> Option<&'e str> {
     Some(top)
 }
 
-/// Whether only slices stand above the first unit of the path.
+/// Whether only slices are above the first unit of the path.
 fn is_in_slices(path: &str) -> bool {
     let Some(path) = path.strip_prefix('/') else { return false };
     let mut names = path.split('/').skip_while(|name| name.ends_with(".slice"));
     names.next().is_some_and(|name| name.ends_with(".service") || name.ends_with(".scope"))
 }
 
-/// A unit without its kind and, of a template's instance, without that: `getty` of `getty@tty1.service`.
+/// A unit name without its kind and instance: `getty` of `getty@tty1.service`.
 pub fn stem(unit: &str) -> &str {
     let stem = unit.rsplit_once('.').map_or(unit, |(stem, _)| stem);
     stem.split('@').next().unwrap_or(stem)
 }
 
-/// Sessions of people: what they start and let fail is their business.
+/// User sessions: what people start there is their own business.
 pub fn is_session(unit: &str) -> bool {
     let stem = stem(unit);
     unit.ends_with(".scope") && stem.starts_with("session-") || matches!(stem, "user" | "user-runtime-dir")
 }
 
-/// For a command that somebody pastes into a shell: names come from files and from systemd, where `\x2d` is part of many.
+/// Quoted for a command that somebody pastes into a shell: systemd puts `\x2d` into many names.
 pub fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "@%_+=:,./-".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         return text.to_owned();
     }
     let printable: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    // No backtick: people put commands between two of them. Every sh knows this way to write one.
+    // No backticks: we put commands between them. Every sh understands this way to write one.
     format!("'{}'", printable.replace('\'', r"'\''").replace('`', r#"'"$(printf '\140')"'"#))
 }
 
-/// The same as the last thing of a command: a name that begins with a dash, such as `-.mount`, is no option.
+/// The same as the last word of a command: a name that begins with a dash, such as `-.mount`, must not be taken for an option.
 pub fn operand(name: &str) -> String {
     let dashes = if name.starts_with('-') { "-- " } else { "" };
     format!("{dashes}{}", shell_word(name))
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(of("/lab/system.slice/ecs.service/agent.7").as_deref(), Some("ecs.service"));
         assert_eq!(of("/elsewhere/x").as_deref(), Some("job.service"));
         assert_eq!(of("/elsewhere2"), None);
-        assert_eq!(of("/lab/system.slice/gone.service/x").as_deref(), Some("gone.service"), "the path reads so");
+        assert_eq!(of("/lab/system.slice/gone.service/x").as_deref(), Some("gone.service"), "from the path");
         assert_eq!(of("/lab/a.slice/a-b.slice/gone.service").as_deref(), Some("gone.service"));
         assert_eq!(of("/system.slice/ecs.service"), None, "of another systemd");
         assert_eq!(of("/lab2/system.slice/ecs.service"), None, "of another systemd");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pasted_into_a_shell_is_one_word() {
+    fn a_quoted_name_is_one_shell_word() {
         assert_eq!(shell_word("ecs.service"), "ecs.service");
         assert_eq!(shell_word(r"dev-sda\x2d1.swap"), r"'dev-sda\x2d1.swap'");
         assert_eq!(shell_word("a;'b"), r"'a;'\''b'");
@@ -158,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_is_of_somebody_or_nobody(path in "\\PC{0,20}|(/[a-z.]{0,9}){0,5}", name in "\\PC{0,9}", cgroup in "\\PC{0,9}|(/[a-z]{0,2}){0,3}") {
+        fn any_path_is_handled(path in "\\PC{0,20}|(/[a-z.]{0,9}){0,5}", name in "\\PC{0,9}", cgroup in "\\PC{0,9}|(/[a-z]{0,2}){0,3}") {
             let unit = Unit { name, cgroup: Some(cgroup), ..Unit::default() };
             let evidence = Evidence { units: vec![unit], ..Evidence::default() };
             UnitPaths::of(&evidence).unit_of(&path);

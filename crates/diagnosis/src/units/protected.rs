@@ -1,17 +1,17 @@
-//! The units that nobody switches off on our word: without them nobody gets in, or nothing runs. The one list of them, for what we
-//! advise and for what we do.
+//! The units we never disable or suggest disabling: without them nobody can log in, or nothing runs. The only list of them, for
+//! advice and for action.
 
 use super::paths::stem;
 use crate::agents::{Agent, Catalogue};
 
-/// By name, without the kind and without what stands behind an `@`.
+/// By name, without kind and instance.
 const BY_NAME: &[(&str, &[&str])] = &[
     (
-        "people get in through it",
+        "people log in through it",
         &["ssh", "sshd", "getty", "serial-getty", "console-getty", "amazon-ssm-agent", "sssd"],
     ),
     (
-        "the node's work runs under it",
+        "the node's jobs run under it",
         &[
             "kubelet",
             "containerd",
@@ -70,23 +70,23 @@ const BY_NAME: &[(&str, &[&str])] = &[
 
 const BY_BEGINNING: &[(&str, &[&str])] = &[
     ("the system needs it", &["systemd-", "user-", "dbus-org.freedesktop."]),
-    ("people get in through it", &["snap.amazon-ssm-agent", "session-"]),
-    ("the node's work runs under it", &["snap.docker."]),
+    ("people log in through it", &["snap.amazon-ssm-agent", "session-"]),
+    ("the node's jobs run under it", &["snap.docker."]),
     ("the cloud reaches the node through it", &["cloud-init-", "cloud-config", "cloud-final"]),
 ];
 
-/// Kinds of units that hold others, or that the system stands on.
+/// Kinds of units that contain others, or that the system depends on.
 const BY_KIND: &[(&str, &[&str])] = &[
-    ("others are inside of it, or wait for it", &[".slice", ".target"]),
+    ("other units are in it or wait for it", &[".slice", ".target"]),
     ("it is a file system, a device or swap", &[".mount", ".automount", ".swap", ".device"]),
 ];
 
-/// Why switching the unit off could lock people out or stop the node's work; `None` if it could not.
+/// Why disabling the unit could lock people out or stop the node's jobs; `None` if it could not.
 pub fn why_protected(name: &str) -> Option<&'static str> {
     why_protected_by(&Catalogue::built_in(), name)
 }
 
-/// The same by a catalogue that may know agents that users added.
+/// The same with a catalogue that may include agents that users added.
 pub fn why_protected_by(catalogue: &Catalogue, name: &str) -> Option<&'static str> {
     let stem = stem(name);
     let named = BY_NAME.iter().find(|(_, names)| names.contains(&stem));
@@ -95,7 +95,7 @@ pub fn why_protected_by(catalogue: &Catalogue, name: &str) -> Option<&'static st
     let by_list = named.or(begins).or(kind).map(|(why, _)| *why);
     by_list.or_else(|| match catalogue.agent_of(name) {
         Some(agent) if agent.only_way_in => Some("it may be the only way in"),
-        Some(agent) if Agent::is_kept(agent) => Some("the catalogue of agents says to report it only"),
+        Some(agent) if Agent::is_kept(agent) => Some("the agent catalogue says to report it only"),
         _ => None,
     })
 }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lets_people_in_or_carries_the_node_is_protected() {
+    fn units_for_logging_in_and_running_jobs_are_protected() {
         for name in [
             "sshd.service",
             "ssh@7-10.0.0.1:22.service",

@@ -19,16 +19,16 @@ struct Edge {
 pub fn conclude(case: &Case<'_>) -> Conclusion {
     let mut edges = edges(case);
     let roots: Vec<Option<Root>> = case.findings.iter().map(|finding| causes::judge(case, finding)).collect();
-    // A mere suspicion does not take its place from a cause that is proven.
+    // A mere suspicion does not make a proven root an effect.
     let is_proven = |root: &Option<Root>| root.as_ref().is_some_and(|r| r.proofs.certainty() == Certainty::Proven);
     edges.retain(|edge| edge.linked.proofs.certainty() > Certainty::Possible || !is_proven(&roots[edge.to]));
     let mut explained: BTreeSet<usize> = BTreeSet::new();
     let mut verdicts = Vec::new();
-    // What only says more about a unit comes last: by then it is known whether the unit has a verdict.
+    // Remarks about a unit come last, when it is known whether the unit has a verdict.
     let mut order: Vec<usize> = (0..case.findings.len()).collect();
     order.sort_by_key(|&i| is_remark(case.findings[i].code));
     for root in order {
-        // What has a cause of its own here is no root.
+        // What has a cause is no root.
         let (Some(judged), false) = (&roots[root], edges.iter().any(|edge| edge.to == root)) else { continue };
         if verdicts.iter().any(|verdict| says_more(&case.findings[root], verdict, case)) {
             continue;
@@ -41,7 +41,7 @@ pub fn conclude(case: &Case<'_>) -> Conclusion {
         explained.extend(&reached);
         verdicts.push(verdict(case, root, judged, &reached, &edges, worst));
     }
-    // Findings that only say more about a cause belong to its verdict.
+    // Remarks about a cause belong to its verdict.
     for (i, finding) in case.findings.iter().enumerate() {
         if let Some(of) = verdicts.iter_mut().find(|verdict| says_more(finding, verdict, case))
             && explained.insert(i)
@@ -62,7 +62,7 @@ pub fn conclude(case: &Case<'_>) -> Conclusion {
     Conclusion { verdicts, unexplained }
 }
 
-/// All links that hold, without those that only sum up two others.
+/// All links that hold, without shortcuts: A → C is dropped where A → B → C holds.
 fn edges(case: &Case<'_>) -> Vec<Edge> {
     let mut edges: Vec<Edge> = Vec::new();
     for (from, cause) in case.findings.iter().enumerate() {
@@ -77,7 +77,7 @@ fn edges(case: &Case<'_>) -> Vec<Edge> {
     let all: Vec<(usize, usize, Certainty)> =
         edges.iter().map(|edge| (edge.from, edge.to, edge.linked.proofs.certainty())).collect();
     edges.retain(|edge| {
-        // A way round that is less certain does not take its place.
+        // A less certain detour does not replace a link.
         let certainty = edge.linked.proofs.certainty();
         let others = all.iter().filter(|(from, to, _)| (*from, *to) != (edge.from, edge.to));
         let as_sure = others.filter(|(_, _, other)| *other >= certainty);
@@ -103,7 +103,7 @@ fn leads_to(from: usize, to: usize, pairs: &[(usize, usize)]) -> bool {
     false
 }
 
-/// The root itself, and all that follows from it, nearest first.
+/// The root and everything that follows from it, nearest first.
 fn reached_from(root: usize, edges: &[Edge]) -> Vec<usize> {
     let mut reached = vec![root];
     let mut at = 0;
@@ -159,10 +159,10 @@ fn verdict(
     }
 }
 
-/// How surely the root is the cause of each thing that came of it, by the surest way.
+/// How sure it is that the root caused each effect, along the surest path.
 fn how_sure(root: Certainty, reached: &[usize], edges: &[Edge]) -> BTreeMap<usize, Certainty> {
     let mut sure: BTreeMap<usize, Certainty> = reached.first().map(|&first| (first, root)).into_iter().collect();
-    // No way is longer than there are findings.
+    // No path is longer than the number of findings.
     for _ in reached {
         for edge in edges {
             let Some(from) = sure.get(&edge.from).copied() else { continue };
@@ -174,20 +174,20 @@ fn how_sure(root: Certainty, reached: &[usize], edges: &[Edge]) -> BTreeMap<usiz
     sure
 }
 
-/// The worst that came of the root; of equals the one that came last.
+/// The worst effect of the root; of equals the last.
 fn worst_of(case: &Case<'_>, reached: &[usize]) -> Option<usize> {
     let (_, worst) = reached.iter().enumerate().max_by_key(|(place, i)| (case.findings[**i].severity, *place))?;
     Some(*worst)
 }
 
-/// Stands between what helps at once and what mends the cause.
-pub const THEN: &str = " Then the cause: ";
+/// Separates what stops the harm from what fixes the cause.
+pub const THEN: &str = " Then fix the cause: ";
 
-/// The findings by which a thread keeps somebody else off a core: only then is it worth moving.
+/// The findings in which a thread keeps others off a core: only then is it worth moving.
 pub const KEEPS_OTHERS_OFF: [Code; 2] = [Code::CoreMonopolised, Code::NicCoreStarved];
 
-/// Whoever walks because of the root goes on until all is mended: to stop the harm now is another step. `coroner fix` plans a move by the
-/// same cores and the same room.
+/// The walker goes on until the root is fixed, so stopping the harm now is a step of its own. `coroner fix` plans a move by the same
+/// cores and the same room.
 fn with_relief(case: &Case<'_>, remedy: &str, findings: &[&Finding]) -> String {
     let walk = findings.iter().skip(1).find(|finding| finding.code == Code::MemcgWalk);
     let Some(walker) = walk.and_then(|walk| walk.ties.culprits.first()) else { return remedy.to_owned() };
@@ -202,17 +202,17 @@ fn with_relief(case: &Case<'_>, remedy: &str, findings: &[&Finding]) -> String {
     let room = |core| case.cores().window().and_then(|window| with_room_for_thread(case.cores(), core, window));
     let name = walker.name();
     let how = match core.map(room) {
-        None => format!("stop {name}, or let it look less often."),
+        None => format!("stop {name} or make it poll less often."),
         Some(Some(cores)) => format!(
-            "stop {name}, let it look less often, or let it run where there is room (`taskset -pc {cores} {}`).",
+            "stop {name}, make it poll less often, or move it where there is room (`taskset -pc {cores} {}`).",
             walker.tid
         ),
-        Some(None) => format!("stop {name}, or let it look less often. To move it does not help: {NO_ROOM}."),
+        Some(None) => format!("stop {name} or make it poll less often. Moving it won't help: {NO_ROOM}."),
     };
-    format!("To stop the harm at once: {how}{THEN}{remedy}")
+    format!("To stop the harm now: {how}{THEN}{remedy}")
 }
 
-/// From the worst that came of it back to the cause, by the surest way; then what else came of it.
+/// From the worst effect back to the cause along the surest path; then the other effects.
 fn story(case: &Case<'_>, reached: &[usize], edges: &[Edge], sure: &BTreeMap<usize, Certainty>) -> String {
     let title = |i: usize| case.findings[i].title.as_str();
     let place = |i: usize| reached.iter().position(|&r| r == i).unwrap_or(0);
@@ -232,12 +232,12 @@ fn story(case: &Case<'_>, reached: &[usize], edges: &[Edge], sure: &BTreeMap<usi
     story
 }
 
-/// About a unit as it was set up, not about what it does to the node.
+/// About how a unit is set up, not about what it does to the node.
 pub(super) fn is_remark(code: Code) -> bool {
     matches!(code, Code::AgentUnused | Code::AgentConflict | Code::UnitFailing | Code::UnitDrift)
 }
 
-/// It is about the unit that a verdict blames, and says why it should go.
+/// Whether it is a remark about the unit that a verdict blames.
 fn says_more(finding: &Finding, verdict: &Verdict, case: &Case<'_>) -> bool {
     if !is_remark(finding.code) {
         return false;

@@ -1,4 +1,4 @@
-//! What will come if nothing is done.
+//! What happens if nothing is done.
 
 use crate::case::Case;
 use crate::code::Code;
@@ -8,18 +8,18 @@ use crate::zombies::cost::stats_walk;
 use crate::zombies::growth::growth;
 use std::time::Duration;
 
-/// A walk of this length by one thread is felt by whatever needs its core: a fifth of the 5 s after which ENA resets a device.
+/// A walk this long harms whatever needs the core: it is a fifth of the 5 s after which ENA resets a device.
 const FELT: Duration = Duration::from_secs(1);
-/// Measured: a read of root statistics on 5.4 took 26.3 ms with 2,000 dead ones, on 5.10 with the old walk 197 ms with 10,000 and 0.70 s on
-/// 4.x; the dearest of them, so that the warning comes early rather than late.
+/// Measured reads of root statistics: 26.3 ms with 2,000 dead cgroups on 5.4; with 10,000, 197 ms on 5.10 with the old walk and 0.70 s on
+/// 4.x. The most expensive one, so that the warning comes early rather than late.
 const STATS_WALK_EACH: Duration = Duration::from_micros(70);
-/// Measured on 6.18: reclaim over 5,000 dead ones took 1.4 s, over 60,000 16 s.
+/// Measured on 6.18: reclaim took 1.4 s with 5,000 dead cgroups, 16 s with 60,000.
 const RECLAIM_EACH: Duration = Duration::from_micros(270);
 /// Nobody plans further ahead.
 const FURTHEST: f64 = 366.0 * 24.0;
 
-/// When dead cgroups that cost nothing yet will be felt, at the rate at which they grow: that of who makes them, if it is known, else of all.
-/// `None` if they are felt already, or do not grow.
+/// When dead cgroups that cost nothing yet will do harm, at the rate of their maker if known, else of all.
+/// `None` if they already do, or their number does not grow.
 pub fn when_zombies_hurt(case: &Case<'_>, own_per_hour: Option<f64>) -> Option<String> {
     if case.findings_of(Code::MemcgWalk).next().is_some() || case.findings_of(Code::SlowMemcgStat).next().is_some() {
         return None;
@@ -34,11 +34,11 @@ pub fn when_zombies_hurt(case: &Case<'_>, own_per_hour: Option<f64>) -> Option<S
     let hurts = (FELT.as_nanos() / each.as_nanos()) as u64;
     if dead >= hurts {
         return Some(format!(
-            "With {} dead ones {who} takes a second or more of one core (by what it takes elsewhere; it was not seen here).",
+            "With {} dead cgroups, {who} takes a second or more of one core (measured on other nodes, not seen here).",
             count(dead)
         ));
     }
-    // What was watched, rather than the last hour, most of which it may have been quiet.
+    // The watched rate is better than that of the last hour, most of which may have been quiet.
     let watched = || match growth(case.evidence) {
         Growth::Growing { by, over } => Some(by as f64 * 3600.0 / over.as_secs_f64().max(1.0)),
         Growth::Steady { .. } | Growth::TooShort => None,
@@ -50,16 +50,16 @@ pub fn when_zombies_hurt(case: &Case<'_>, own_per_hour: Option<f64>) -> Option<S
         return None;
     }
     let date = case.evidence.clocks.last().map(|clock| clock.real_ns.saturating_add((hours * 3.6e12) as u64));
-    let on = date.and_then(|date| date_words(date, hours)).map(|date| format!(", about {date}")).unwrap_or_default();
+    let on = date.and_then(|date| date_words(date, hours)).map(|date| format!(" (about {date})")).unwrap_or_default();
     Some(format!(
-        "At this rate ({} more per hour) there will be {} in {}{on}: then {who} takes a second of one core.",
+        "At this rate ({} more per hour) there will be {} dead cgroups in {}{on}; {who} then takes a second of one core.",
         count(per_hour.round() as u64),
         count(hurts),
         duration_words(Duration::from_secs_f64(hours * 3600.0))
     ))
 }
 
-/// `2026-11-28`; with the hour, if that is soon.
+/// `2026-11-28`; with the time of day if it is soon.
 fn date_words(real_ns: u64, hours: f64) -> Option<String> {
     const SOON: f64 = 48.0;
     let at = jiff::Timestamp::from_nanosecond(real_ns.into()).ok()?;

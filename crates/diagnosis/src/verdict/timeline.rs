@@ -5,13 +5,13 @@ use coroner_evidence::Evidence;
 use coroner_report::Moment;
 use std::time::Duration;
 
-/// Cores are looked at ten times a second, threads less often: what was so within this time was so when we came.
+/// Cores are read ten times a second, threads less often: what held this soon held when watching began.
 pub const FIRST_LOOK: Duration = Duration::from_secs(1);
 
-/// What was not so for this long before the end of what was watched is over, as far as one can see. Threads are looked at each second.
+/// What was not seen for this long before the end of the window counts as over. Threads are read every second.
 const OVER_AFTER: Duration = Duration::from_secs(10);
 
-/// When it was over, if the cause (the first of the findings) knows when it was so last. Nanoseconds since 1970.
+/// When it was over, if the cause (the first finding) knows when it was last seen. Nanoseconds since 1970.
 pub fn over(evidence: &Evidence, findings: &[&Finding]) -> Option<u64> {
     findings.first()?.ties.until?;
     let last = |finding: &&Finding| finding.ties.until.or(finding.ties.when.map(|when| when.to));
@@ -20,7 +20,7 @@ pub fn over(evidence: &Evidence, findings: &[&Finding]) -> Option<u64> {
     (watched.to.since(until) >= OVER_AFTER).then(|| evidence.clocks.last().map(|clocks| clocks.real_ns_of(until)))?
 }
 
-/// Of the findings that know when they were, oldest first.
+/// The findings that have a time, oldest first.
 pub fn of(evidence: &Evidence, findings: &[&Finding]) -> Vec<Moment> {
     let Some(clocks) = evidence.clocks.last() else { return Vec::new() };
     let mut moments: Vec<Moment> = findings

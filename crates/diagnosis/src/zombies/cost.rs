@@ -1,6 +1,6 @@
 //! What the dead cost on this node: what was measured, what was not, and which of it matters on this kernel.
 //!
-//! What we measured elsewhere says where to look; it never stands for a measurement here.
+//! What we measured elsewhere says where to look; it never replaces a measurement here.
 
 use crate::kernel_work::Work;
 use crate::memcg_size::MemcgSize;
@@ -15,15 +15,15 @@ use std::time::Duration;
 /// Memory cgroups have 16-bit ids (MEM_CGROUP_ID_MAX in mm/memcontrol.c).
 pub const ID_LIMIT: u64 = 65_535;
 
-/// From here on a removed cgroup gives its id back at once, unless memory of it is swapped out (commit 73f576c04b94, "fix cgroup
-/// creation failure after many small jobs"; mem_cgroup_css_offline). We had 66,171 dead ones on 6.18.
+/// From here on a removed cgroup gives its id back at once, unless some of its memory is swapped out (commit 73f576c04b94, "fix
+/// cgroup creation failure after many small jobs"; mem_cgroup_css_offline). We had 66,171 dead ones on 6.18.
 const DEAD_GIVE_IDS_BACK: Version = (4, 7);
 
 /// Before this, v1 memory.numa_stat walked every cgroup, the dead included; v2 and memory.stat until 5.2 (mm/memcontrol.c).
 const V1_STATS_WALK_BEFORE: Version = (5, 8);
 const V2_STATS_WALK_BEFORE: Version = (5, 2);
 
-/// Booting leaves about 40; so few are not felt on any kernel.
+/// Booting leaves about 40; so few do no harm on any kernel.
 const TOO_FEW: u64 = 100;
 
 /// A share of one core that is worth naming.
@@ -38,8 +38,8 @@ type Version = (u32, u32);
 pub struct Cost {
     /// The slowest guarded read of the root's statistics.
     pub stats_read: Option<StatRead>,
-    /// Samples of the kernel over what was watched.
-    pub kernel: Option<KernelWork>,
+    /// From samples of the kernel while watched.
+    pub kernel: Option<SampledWork>,
     pub structures: Structures,
     pub ids: Ids,
     /// One for each kind, for people.
@@ -73,20 +73,20 @@ impl CostKind {
 pub struct CostLine {
     pub kind: CostKind,
     pub measured: bool,
-    /// One sentence: what was measured, or that it was not and what is known besides.
+    /// One sentence: what was measured, or that it was not, and what else is known.
     pub text: String,
-    /// Where it was not measured.
+    /// Set if it was not measured.
     pub how_to_measure: Option<String>,
 }
 
-/// What samples of the kernel say, all stretches together.
+/// What samples of the kernel show, over all stretches.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KernelWork {
+pub struct SampledWork {
     pub over: Duration,
     pub cores: u32,
     /// System time of all cores.
     pub system: Duration,
-    /// Of that, in stepping from memory cgroup to memory cgroup, and in reclaim.
+    /// Of that, time spent walking memory cgroups, and in reclaim.
     pub memcg_walk: Duration,
     pub reclaim: Duration,
     /// Shares of the system time; `None` if there was none.
@@ -95,11 +95,11 @@ pub struct KernelWork {
     /// Who did it and in which functions, most first.
     pub by_task: Vec<TaskSamples>,
     pub by_symbol: Vec<SymbolSamples>,
-    /// Samples that the kernel had no room for: the times are at least that much.
+    /// Samples that the kernel had no room for: the times are lower bounds.
     pub lost: u64,
 }
 
-/// Who was in one of the two.
+/// Samples of one task in either.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TaskSamples {
     pub pid: u32,
@@ -114,7 +114,7 @@ pub struct SymbolSamples {
     pub samples: u64,
 }
 
-impl KernelWork {
+impl SampledWork {
     /// How much of one core reclaim took.
     pub fn reclaim_cores(&self) -> f64 {
         self.reclaim.as_secs_f64() / self.over.as_secs_f64().max(0.001)
@@ -125,23 +125,23 @@ impl KernelWork {
     }
 }
 
-/// Memory of the structures themselves.
+/// Memory taken by the structures themselves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Structures {
-    /// Slab caches of memory cgroups, live ones included, where the kernel has caches of their own.
+    /// Slab caches of memory cgroups, live ones included, if the kernel has separate caches for them.
     pub slab_bytes: Option<u64>,
-    /// All per-CPU memory of the kernel; most of it is of cgroups where these are many.
+    /// All per-CPU memory of the kernel; most of it belongs to cgroups if there are many.
     pub percpu_bytes: Option<u64>,
-    /// For the dead, from what one takes on kernels where we measured it ([`MemcgSize`]); no more than the node admits.
+    /// For the dead, from the size of one as measured on several kernels ([`MemcgSize`]); at most what the node reports.
     pub estimate_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ids {
-    /// Of the limit, in use; `None` if it is not known.
+    /// Ids in use; `None` if unknown.
     pub used: Option<u64>,
     pub limit: u64,
-    /// Whether the dead hold ids on this kernel; `None` if it is not known which kernel it is.
+    /// Whether the dead hold ids on this kernel; `None` if the kernel version is unknown.
     pub dead_hold: Option<bool>,
 }
 
@@ -168,7 +168,7 @@ pub fn cost(evidence: &Evidence, scan: &ZombieScan) -> Cost {
     cost
 }
 
-/// Whether a read of memory statistics walks every cgroup on this kernel; `None` if it is not known which kernel it is.
+/// Whether a read of memory statistics walks every cgroup on this kernel; `None` if its version is unknown.
 pub fn stats_walk(evidence: &Evidence, cgroup_version: u8) -> Option<bool> {
     let kernel = evidence.node.as_ref()?.kernel.as_deref().and_then(parse_version)?;
     Some(kernel < if cgroup_version == 1 { V1_STATS_WALK_BEFORE } else { V2_STATS_WALK_BEFORE })
@@ -179,7 +179,7 @@ fn parse_version(release: &str) -> Option<Version> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-fn kernel_work(evidence: &Evidence) -> Option<KernelWork> {
+fn kernel_work(evidence: &Evidence) -> Option<SampledWork> {
     let work = Work::of(evidence)?;
     let of = |row: &WorkRow| row.kind.is_memcg_walk() || row.kind.is_reclaim();
     let mut by_task: BTreeMap<(u32, &str), TaskSamples> = BTreeMap::new();
@@ -197,14 +197,14 @@ fn kernel_work(evidence: &Evidence) -> Option<KernelWork> {
         }
     }
     let mut by_task: Vec<TaskSamples> = by_task.into_values().collect();
-    // A sample may be in both.
+    // A sample may count as both.
     by_task.sort_by_key(|t| (Reverse(t.memcg_walk.max(t.reclaim)), t.pid));
     by_task.truncate(MOST_TASKS);
     let by_symbol = work.symbols(of).into_iter().take(MOST_SYMBOLS);
     let system = work.time(|_| true);
     let (memcg_walk, reclaim) = (work.time(|row| row.kind.is_memcg_walk()), work.time(|row| row.kind.is_reclaim()));
     let share = |part: Duration| (!system.is_zero()).then(|| part.as_secs_f64() / system.as_secs_f64());
-    Some(KernelWork {
+    Some(SampledWork {
         over: work.over(),
         cores: work.cores(),
         system,
@@ -229,7 +229,7 @@ fn structures(evidence: &Evidence, scan: &ZombieScan) -> Structures {
     }
 }
 
-/// What the structures of so many dead take. How many NUMA nodes there are is not known: one makes it too small rather than too large.
+/// The size of the structures of that many dead. The number of NUMA nodes is unknown: one makes it too small rather than too large.
 pub(crate) fn estimate(evidence: &Evidence, dead: u64, tracked: Option<u64>) -> Option<u64> {
     let node = evidence.node.as_ref()?;
     let each = MemcgSize::estimate(node.kernel.as_deref(), node.cores?, 1);
@@ -239,7 +239,7 @@ pub(crate) fn estimate(evidence: &Evidence, dead: u64, tracked: Option<u64>) -> 
 
 fn ids(scan: &ZombieScan, kernel: Option<Version>) -> Ids {
     let dead_hold = kernel.map(|kernel| kernel < DEAD_GIVE_IDS_BACK);
-    // Swapped out memory remembers its cgroup by the id.
+    // Swapped-out memory refers to its cgroup by id.
     let swapped = scan.zombies.iter().filter(|z| z.held.swap.unwrap_or(0) > 0).count() as u64;
     let used = match dead_hold {
         Some(true) => scan.tracked,
@@ -266,14 +266,14 @@ fn measured(kind: CostKind, text: String) -> CostLine {
 fn read_words(read: &StatRead) -> String {
     let took = duration_words(Duration::from_nanos(read.took_ns));
     if !read.finished {
-        return format!("{} had not come back after {took}", read.path);
+        return format!("{} had not finished after {took}", read.path);
     }
-    let cpu = read.cpu_ns.map(|cpu| format!(", {} of CPU", duration_words(Duration::from_nanos(cpu))));
+    let cpu = read.cpu_ns.map(|cpu| format!(" ({} of CPU)", duration_words(Duration::from_nanos(cpu))));
     format!("{} took {took}{}", read.path, cpu.unwrap_or_default())
 }
 
 fn stats_line(evidence: &Evidence, cost: &Cost) -> CostLine {
-    // A read that is too dangerous to time says more than a harmless one beside it.
+    // A read that is too dangerous to time matters more than a harmless one.
     let refused = evidence.why_unseen_about(probe::CGROUPS, &[About::DangerousStatsRead]);
     match (&cost.stats_read, refused) {
         (Some(read), None) => measured(CostKind::StatsRead, format!("Reading {}", read_words(read))),
@@ -283,7 +283,7 @@ fn stats_line(evidence: &Evidence, cost: &Cost) -> CostLine {
                 CostKind::StatsRead,
                 "How long a read of the root's statistics takes",
                 blind_to,
-                "look at the node as root, for some seconds",
+                "run on the node as root for a few seconds",
             );
             if let Some(read) = read {
                 line.text.push_str(&format!("; reading {}", read_words(read)));
@@ -302,8 +302,7 @@ fn reclaim_line(evidence: &Evidence, cost: &Cost) -> CostLine {
     };
     let over = duration_words(work.over);
     if work.reclaim.is_zero() {
-        let text =
-            format!("No core was found in memory reclaim in the {over} of sampling: what it would cost is not known");
+        let text = format!("No core was seen in memory reclaim during {over} of sampling, so its cost is unknown");
         return CostLine { kind: CostKind::Reclaim, measured: false, text, how_to_measure: Some(SAMPLE_IT.to_owned()) };
     }
     measured(
@@ -319,11 +318,11 @@ fn reclaim_line(evidence: &Evidence, cost: &Cost) -> CostLine {
 fn walk_line(evidence: &Evidence, cost: &Cost) -> CostLine {
     let Some(work) = &cost.kernel else {
         let blind = evidence.why_unseen(probe::KERNEL_SAMPLES);
-        return not_measured(CostKind::MemcgWalk, "Stepping through memory cgroups", blind, SAMPLE_IT);
+        return not_measured(CostKind::MemcgWalk, "Time spent walking memory cgroups", blind, SAMPLE_IT);
     };
     let share = work.walk_share.map_or_else(|| "none".to_owned(), percent);
     let mut text = format!(
-        "Stepping through memory cgroups took {share} of the kernel's work ({} in {})",
+        "Walking memory cgroups took {share} of the kernel's CPU time ({} in {})",
         duration_words(work.memcg_walk),
         duration_words(work.over)
     );
@@ -334,24 +333,24 @@ fn walk_line(evidence: &Evidence, cost: &Cost) -> CostLine {
         text.push_str(&format!(" in {}", symbol.symbol));
     }
     if work.lost > 0 {
-        text.push_str(&format!("; {} samples were lost, so it is at least that", count(work.lost)));
+        text.push_str(&format!("; {} samples were lost, so it is at least that much", count(work.lost)));
     }
     measured(CostKind::MemcgWalk, text)
 }
 
 fn memory_line(cost: &Cost) -> CostLine {
     let Structures { slab_bytes, percpu_bytes, estimate_bytes } = cost.structures;
-    let estimate = estimate_bytes.map(|n| format!("; by an estimate the structures of the dead take {}", bytes(n)));
+    let estimate = estimate_bytes.map(|n| format!("; the structures of the dead take an estimated {}", bytes(n)));
     let mut parts = Vec::new();
     if let Some(slab) = slab_bytes {
-        parts.push(format!("{} in slab caches of memory cgroups alone (a part of what they take)", bytes(slab)));
+        parts.push(format!("{} in slab caches of memory cgroups (part of what they take)", bytes(slab)));
     }
     if let Some(percpu) = percpu_bytes {
         parts.push(format!("{} of per-CPU memory in the whole kernel", bytes(percpu)));
     }
     let mut line = if parts.is_empty() {
-        let how = "look at Percpu in /proc/meminfo (from 5.1) and at /sys/kernel/slab";
-        not_measured(CostKind::Memory, "Memory of their structures", None, how)
+        let how = "see Percpu in /proc/meminfo (Linux 5.1 or later) and /sys/kernel/slab";
+        not_measured(CostKind::Memory, "The memory of their structures", None, how)
     } else {
         measured(CostKind::Memory, parts.join(", "))
     };
@@ -362,56 +361,56 @@ fn memory_line(cost: &Cost) -> CostLine {
 fn ids_line(cost: &Cost, release: Option<&str>) -> CostLine {
     let Ids { used, limit, dead_hold } = cost.ids;
     let (Some(used), Some(dead_hold)) = (used, dead_hold) else {
-        let what = "How many of the 65,535 ids of memory cgroups are in use";
-        let how = "look at the node as root: uname -r, and the directories below the memory controller's mount";
+        let what = "The number of memory cgroup ids in use (of 65,535)";
+        let how = "run on the node as root: this takes its kernel version and its cgroup directories";
         return not_measured(CostKind::Ids, what, None, how);
     };
     let release = release.unwrap_or("?");
     let who = if dead_hold {
-        format!("the dead hold theirs on Linux {release}")
+        format!("on Linux {release} the dead keep theirs")
     } else {
-        format!("the dead gave theirs back (Linux {release}), but for those with memory in swap")
+        format!("on Linux {release} the dead give theirs back, except those with memory in swap")
     };
     let share = percent(used as f64 / limit as f64);
-    measured(CostKind::Ids, format!("{} of {} ids are in use ({share}); {who}", count(used), count(limit)))
+    measured(CostKind::Ids, format!("{} of {} cgroup ids are in use ({share}); {who}", count(used), count(limit)))
 }
 
-/// Which of these matters here. Says what was measured, and never that reads are slow because of the dead where they cannot be.
+/// Which of these matters here. Never blames slow reads on the dead where they cannot be the cause.
 fn matters(evidence: &Evidence, scan: &ZombieScan, cost: &Cost, release: Option<&str>, walks: Option<bool>) -> String {
     let slow = slow_memcg_stat::slowest(evidence);
     if scan.dead.is_some_and(|dead| dead < TOO_FEW) {
-        let few = "So few dead cgroups are not felt on any kernel";
+        let few = "So few dead cgroups do no harm on any kernel.";
         return match slow {
-            Some(read) => format!("{few}; that reading {} has other reasons.", read_words(read)),
-            None => format!("{few}."),
+            Some(read) => format!("{few} Reading {}: look for another cause.", read_words(read)),
+            None => few.to_owned(),
         };
     }
     let (Some(release), Some(walks)) = (release, walks) else {
-        return "Which of these matters depends on the kernel, and its version is not known.".to_owned();
+        return "Which of these matters depends on the kernel version, which is not known.".to_owned();
     };
     let file = if scan.version == 1 { "memory.numa_stat" } else { "memory.stat" };
     let mut text = if walks {
         format!(
-            "On Linux {release} with cgroup v{} each read of {file} walks all of them: statistics are what matters, and reclaim, which visits \
-             each of them as well. ",
+            "On Linux {release} with cgroup v{}, each read of {file} walks all of them, and memory reclaim visits each of them too: both can get \
+             slow. ",
             scan.version
         )
     } else {
         format!(
-            "On Linux {release} with cgroup v{} reading statistics does not walk the dead; what matters is memory reclaim, which visits each of \
-             them, and their memory. ",
+            "On Linux {release} with cgroup v{}, reading statistics does not walk the dead. What matters is that memory reclaim visits each of \
+             them, and that they take memory. ",
             scan.version
         )
     };
     let stats = &cost.lines[0];
     match (slow, walks) {
-        (Some(read), true) => text.push_str(&format!("It is felt: reading {}.", read_words(read))),
+        (Some(read), true) => text.push_str(&format!("This hurts here: reading {}. ", read_words(read))),
         (Some(read), false) => text.push_str(&format!(
-            "Yet reading {}: not for the dead, on this kernel. Look for another reason. ",
+            "Yet reading {}: on this kernel the dead are not the cause. Look for another one. ",
             read_words(read)
         )),
         (None, true) if stats.measured => {
-            text.push_str(&format!("It is still quick here: {}. ", lower_first(&stats.text)))
+            text.push_str(&format!("Statistics are still quick here: {}. ", lower_first(&stats.text)))
         }
         (None, true) => text.push_str(&format!("{}. ", stats.text)),
         (None, false) => {}
@@ -419,10 +418,9 @@ fn matters(evidence: &Evidence, scan: &ZombieScan, cost: &Cost, release: Option<
     match &cost.kernel {
         Some(work) if work.reclaim_cores() >= FELT_CORE => {
             let share = percent(work.reclaim_cores());
-            text.push_str(&format!("Reclaim took {share} of one core while we sampled, "));
+            let walk = duration_words(work.memcg_walk);
             text.push_str(&format!(
-                "with what all cgroups made it step through ({}).",
-                duration_words(work.memcg_walk)
+                "Reclaim took {share} of one core while we sampled; walking all cgroups took {walk}."
             ));
         }
         Some(_) => text.push_str("There was hardly any reclaim while we sampled."),

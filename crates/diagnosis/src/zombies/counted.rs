@@ -1,4 +1,4 @@
-//! What is known of dead cgroups where they were counted, not named.
+//! What is known of dead cgroups that were counted, but not named.
 
 use coroner_evidence::{Evidence, TriedInVain, ZombieMethod, ZombieScan};
 
@@ -29,7 +29,7 @@ fn scan_of_census(evidence: &Evidence) -> Option<ZombieScan> {
         instead_of: vec![TriedInVain {
             method: "bpf".to_owned(),
             why: "the recording has no scan of dead cgroups: there were few, or an older coroner made it".to_owned(),
-            how_to_see: "run coroner zombies on the node".to_owned(),
+            how_to_see: "run `coroner zombies` on the node".to_owned(),
         }],
     })
 }

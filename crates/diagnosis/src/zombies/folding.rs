@@ -1,8 +1,7 @@
 //! Tens of thousands of paths become a few: a parent and a pattern that covers the names.
 //!
-//! Names are folded by what they look like ([`name_pattern_into`]); those without a pattern of their own by what they have in common;
-//! parents that differ only in an id are put together. Whatever is big keeps its own line, and nothing is lost: what is left
-//! over is one line, too.
+//! Names are folded by their form ([`name_pattern_into`]), those without a pattern by what they have in common; parents that differ
+//! only in an id are merged. Whatever is big keeps its own line, and nothing is lost: the rest is one line too.
 
 use coroner_evidence::{name_pattern_into, pattern_covers};
 use hashbrown::hash_map::Entry;
@@ -12,12 +11,12 @@ use std::hash::BuildHasher;
 
 mod names;
 
-/// What is to be folded.
+/// A path to fold.
 #[derive(Debug, Clone, Copy)]
 pub struct Item<'p> {
     pub parent: &'p str,
     pub name: &'p str,
-    /// How many it stands for.
+    /// How many cgroups or files it stands for.
     pub count: u64,
     pub bytes: u64,
 }
@@ -31,13 +30,13 @@ pub fn split(path: &str) -> (&str, &str) {
     }
 }
 
-/// Paths that read as one.
+/// Paths shown as one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Class {
-    /// The parent as it is, with what changes folded, or, of the rest, what all have in common.
+    /// The parent itself, with what differs folded; for the rest, their common ancestor.
     pub parent: String,
     pub pattern: String,
-    /// So many classes were put together as the rest; 0 for one that is none.
+    /// How many classes were merged into the rest; 0 for an ordinary class.
     pub rest_of: u64,
     pub count: u64,
     pub bytes: u64,
@@ -45,25 +44,25 @@ pub struct Class {
 
 #[derive(Debug, Default)]
 pub struct Folding {
-    /// The most first, the rest last.
+    /// Largest first, the rest last.
     pub classes: Vec<Class>,
-    /// For each item its class.
+    /// The class of each item.
     pub class_of: Vec<u32>,
 }
 
-/// One parent has many: it keeps its name if there are few such parents …
+/// A parent with this many keeps its name if there are few such parents …
 const MANY: u64 = 100;
 const FEW_PARENTS: usize = 8;
-/// … or if it has this many and a share of what others like it have.
+/// … or if it has this many, and at least one in SHARE of what it and smaller parents like it have.
 const SOME: u64 = 20;
 const SHARE: u64 = 20;
 
-/// So many lines a person reads at a glance.
+/// Lines that a person reads at a glance.
 const LINES: usize = 10;
-/// What has a share of all gets a line beyond that, up to here, the rest included.
+/// What has a share of all gets a line beyond that, up to this many, the rest included.
 const MOST_LINES: usize = 20;
 const LINE_SHARE_COUNT: u64 = 100;
-/// So many are worth a line however many others there are.
+/// This many are worth a line, however many others there are.
 const LINE_COUNT: u64 = 10;
 const LINE_SHARE_BYTES: u64 = 20;
 
@@ -95,7 +94,7 @@ struct Base {
     bytes: u64,
 }
 
-/// All of them, with their parents and patterns kept once.
+/// All of them; parents and patterns are stored once.
 #[derive(Default)]
 struct Bases<'p> {
     all: Vec<Base>,
@@ -103,7 +102,7 @@ struct Bases<'p> {
     patterns: Texts,
     parent_ids: HashMap<&'p str, u32>,
     ids: HashMap<(u32, u32), u32>,
-    /// Items come in the order of their birth: the last one's parent and pattern are often the next one's.
+    /// Items come in order of birth: the next one often has the same parent and pattern.
     last: Option<u32>,
     buffer: String,
 }
@@ -143,7 +142,7 @@ impl<'p> Bases<'p> {
     }
 }
 
-/// Texts kept once, one after the other: most lists have a handful, but some as many as there are names.
+/// Texts stored once, in one buffer: most lists have a handful, but some as many as there are names.
 #[derive(Default)]
 struct Texts {
     all: String,
@@ -173,7 +172,7 @@ impl Texts {
     }
 }
 
-/// Lists of bases that are joined without copying: for each base the next one.
+/// Linked lists of bases, joined without copying: for each base the next one.
 #[derive(Debug)]
 struct Links(Vec<u32>);
 
@@ -206,7 +205,7 @@ impl Links {
     }
 }
 
-/// Names alike below one parent.
+/// Similar names below one parent.
 #[derive(Debug)]
 struct Kin {
     parent: u32,
@@ -281,7 +280,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Puts parents together that differ only in what changes from one to the next.
+/// Merges parents that differ only in what is folded.
 fn across_parents<'a>(
     bases: &Bases<'a>,
     folded: &'a FoldedParents,
@@ -315,7 +314,7 @@ fn across_parents<'a>(
     lines
 }
 
-/// How many parents of those that are alike keep their name; the most first.
+/// How many of these parents keep their name; they are alike and sorted, largest first.
 fn stand_out(alike: &[Kin]) -> usize {
     let many = alike.iter().take_while(|k| k.count >= MANY).count();
     let mut remaining: u64 = alike.iter().fold(0, |sum, k| sum.saturating_add(k.count));
@@ -328,7 +327,7 @@ fn stand_out(alike: &[Kin]) -> usize {
         own += 1;
         remaining = remaining.saturating_sub(k.count);
     }
-    // The last one has nobody to be put together with.
+    // A single leftover has nothing to be merged with.
     if alike.len() - own == 1 { alike.len() } else { own }
 }
 
@@ -342,7 +341,7 @@ struct FoldedParents {
 fn fold_parents(parents: &[&str]) -> FoldedParents {
     let mut folded = FoldedParents::default();
     let (mut path, mut pattern) = (String::new(), String::new());
-    // Parents of one grandparent often follow each other.
+    // Parents with the same grandparent often follow each other.
     let (mut above, mut above_len) = ("", 0);
     for parent in parents {
         let (grandparent, name) = split(parent);
@@ -364,9 +363,9 @@ fn fold_parents(parents: &[&str]) -> FoldedParents {
     folded
 }
 
-/// Not more lines than a person reads.
+/// Merges lines until a person can read them.
 fn limit<'a>(mut lines: Vec<Line<'a>>, links: &mut Links) -> Vec<Line<'a>> {
-    // Names of parents may be without a pattern as well: then by what is above them.
+    // Parents may have no pattern either: then merge by what is above them.
     for any_name in [false, true] {
         let small = small(&mut lines);
         if small.is_empty() {
@@ -390,7 +389,7 @@ fn limit<'a>(mut lines: Vec<Line<'a>>, links: &mut Links) -> Vec<Line<'a>> {
     lines
 }
 
-/// Takes away those that get no line of their own; the others are left with the most first.
+/// Takes out the lines too small to stay; the others are left sorted, largest first.
 fn small<'a>(lines: &mut Vec<Line<'a>>) -> Vec<Line<'a>> {
     let (count, bytes) = lines.iter().fold((0u64, 0u64), |(count, bytes), line| {
         (count.saturating_add(line.count), bytes.saturating_add(line.bytes))
@@ -402,7 +401,7 @@ fn small<'a>(lines: &mut Vec<Line<'a>>) -> Vec<Line<'a>> {
     let mut first: Vec<Line<'a>> = Vec::with_capacity(MOST_LINES);
     let (mut shares, mut small) = (Vec::new(), Vec::new());
     for (i, line) in lines.drain(..).enumerate() {
-        // A few that hold much are worth a line before many that hold little.
+        // A few that hold much matter more than many that hold little.
         let holds_much = line.bytes > 0 && line.bytes.saturating_mul(LINE_SHARE_BYTES) >= bytes;
         if i < LINES {
             first.push(line);
@@ -413,7 +412,7 @@ fn small<'a>(lines: &mut Vec<Line<'a>>) -> Vec<Line<'a>> {
         }
     }
     shares.sort_by_key(|(many, line)| (*many, rank(line)));
-    // One less if there is a rest, which takes a line as well.
+    // One less if there is a rest, which takes a line too.
     let all = small.is_empty() && first.len() + shares.len() <= MOST_LINES;
     let room = if all { shares.len() } else { shares.len().min(MOST_LINES - 1 - LINES) };
     small.extend(shares.split_off(room).into_iter().map(|(_, line)| line));
@@ -423,7 +422,7 @@ fn small<'a>(lines: &mut Vec<Line<'a>>) -> Vec<Line<'a>> {
     small
 }
 
-/// Puts those without a line of their own together by the directory above their parents, and as long as that may do by their pattern.
+/// Merges small lines by the directory above their parents and, unless `any_name`, by their pattern.
 fn widen<'a>(lines: &mut Vec<Line<'a>>, small: Vec<Line<'a>>, any_name: bool, links: &mut Links) {
     let pattern = |line: &Line<'_>| if any_name { Pattern::Any } else { line.pattern };
     let mut index: HashMap<(&str, Pattern), usize> = HashMap::new();
@@ -449,7 +448,7 @@ fn widen<'a>(lines: &mut Vec<Line<'a>>, small: Vec<Line<'a>>, any_name: bool, li
     }
 }
 
-/// Lines that came by different ways to the same parent and pattern are one.
+/// Merges lines that ended up with the same parent and pattern.
 fn without_twins<'a>(lines: Vec<Line<'a>>, bases: &Bases<'_>, links: &mut Links) -> Vec<Line<'a>> {
     let mut kept: Vec<(Class, Line<'a>)> = Vec::with_capacity(lines.len());
     for line in lines {
@@ -467,7 +466,7 @@ fn without_twins<'a>(lines: Vec<Line<'a>>, bases: &Bases<'_>, links: &mut Links)
     kept.into_iter().map(|(_, line)| line).collect()
 }
 
-/// The directory below which both are, without what is folded.
+/// The deepest directory above both, without folded parts.
 fn common_ancestor(a: &str, b: &str) -> String {
     let mut path = String::new();
     let parts = |path: &'_ str| path.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect::<Vec<_>>();
@@ -481,7 +480,7 @@ fn common_ancestor(a: &str, b: &str) -> String {
     if path.is_empty() { "/".to_owned() } else { path }
 }
 
-/// Whether a folded path covers another one: `*` stands for a part of one name, not for several.
+/// Whether a folded path matches another: `*` stands for part of one name, not for several names.
 pub fn covers_path(path: &str, other: &str) -> bool {
     let depth = |path: &str| path.bytes().filter(|&b| b == b'/').count();
     depth(path) == depth(other) && pattern_covers(path, other)

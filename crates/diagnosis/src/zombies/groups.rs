@@ -1,11 +1,11 @@
-//! Many names become a few groups.
+//! Folds many names into a few groups.
 
 use super::folding::{self, Folding, Item, split};
 use super::{Group, pins};
-use coroner_evidence::{Born, CgroupOwner, Held, ZombieScan};
+use coroner_evidence::{Born, CgroupOwner, Charged, ZombieScan};
 use std::cmp::Reverse;
 
-/// The groups of a scan, and for each of its zombies the place of its group.
+/// The groups of a scan, and for each of its zombies the index of its group.
 pub fn groups(scan: &ZombieScan) -> (Vec<Group<'_>>, Vec<u32>) {
     if scan.zombies.is_empty() {
         return (without_names(scan), Vec::new());
@@ -15,7 +15,7 @@ pub fn groups(scan: &ZombieScan) -> (Vec<Group<'_>>, Vec<u32>) {
         Item { parent, name, count: 1, bytes: zombie.held.total() }
     }));
     let mut groups: Vec<Group<'_>> = classes.into_iter().map(empty).collect();
-    // Of each group one name, as long as all have it.
+    // The name that all of a group share, if they do.
     let mut only_name: Vec<Option<&str>> = vec![None; groups.len()];
     let mut youngest: Vec<Option<&str>> = vec![None; groups.len()];
     for (zombie, &class) in scan.zombies.iter().zip(&class_of) {
@@ -37,7 +37,7 @@ pub fn groups(scan: &ZombieScan) -> (Vec<Group<'_>>, Vec<u32>) {
         youngest[class] = Some(&zombie.path);
     }
     for ((group, only_name), youngest) in groups.iter_mut().zip(only_name).zip(youngest) {
-        // It died again and again, and had the same name each time.
+        // It died more than once, with the same name each time.
         if let Some(name) = only_name.filter(|_| group.dead > Some(1)) {
             group.pattern = name.to_owned();
         }
@@ -59,18 +59,18 @@ pub fn groups(scan: &ZombieScan) -> (Vec<Group<'_>>, Vec<u32>) {
     (groups, class_of)
 }
 
-/// The rest last, the most first.
+/// Largest first, the rest last.
 fn rank(group: &Group<'_>) -> (bool, Reverse<Option<u64>>, Reverse<u64>) {
     (group.rest_of > 0, Reverse(group.dead), Reverse(group.held.total()))
 }
 
-/// Where only the parents of the dead are known.
+/// If only the parents of the dead are known.
 fn without_names(scan: &ZombieScan) -> Vec<Group<'_>> {
     let Folding { classes, class_of } = folding::fold(scan.below.iter().map(|below| Item {
         parent: &below.parent,
         name: "*",
         count: below.dead.unwrap_or(1),
-        bytes: below.held.as_ref().map_or(0, Held::total),
+        bytes: below.held.as_ref().map_or(0, Charged::total),
     }));
     let mut groups: Vec<Group<'_>> = classes.into_iter().map(empty).collect();
     let mut uncounted = vec![false; groups.len()];
@@ -108,7 +108,7 @@ fn empty<'e>(class: folding::Class) -> Group<'e> {
         container_id: None,
         example: String::new(),
         dead: None,
-        held: Held::default(),
+        held: Charged::default(),
         oldest: None,
         newest: None,
         first_death: None,
@@ -124,7 +124,7 @@ fn empty<'e>(class: folding::Class) -> Group<'e> {
     }
 }
 
-/// What the path says that is the same for all: nothing that is folded.
+/// The owner that the path gives, if it is the same for all: no folded part.
 fn set_owner(group: &mut Group<'_>) {
     if group.rest_of > 0 {
         return;
@@ -136,7 +136,7 @@ fn set_owner(group: &mut Group<'_>) {
     group.container_id = owner.container_id.filter(whole);
 }
 
-/// `/` and `a` are `/a`.
+/// `/` and `a` give `/a`.
 pub fn join_path(parent: &str, name: &str) -> String {
     format!("{}/{name}", parent.trim_end_matches('/'))
 }

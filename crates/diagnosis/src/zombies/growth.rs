@@ -1,4 +1,4 @@
-//! How fast they become more.
+//! How fast their number grows.
 
 use super::folding::{covers, covers_path, split};
 use super::{Group, makers};
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 /// Fewer new ones are noise, not growth.
 const GROWTH: u64 = 10;
-/// In a long window fewer are enough.
+/// In a long window, fewer are enough.
 const LONG_WINDOW: Duration = Duration::from_secs(60);
 const GROWTH_IN_LONG_WINDOW: u64 = 3;
 
-/// What was watched.
+/// Growth while watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Growth {
     Growing { by: u64, over: Duration },
@@ -20,21 +20,21 @@ pub enum Growth {
     TooShort,
 }
 
-/// How many more there are each hour.
+/// How many more come per hour.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PerHour {
     pub value: f64,
     pub from: RateFrom,
 }
 
-/// What a rate rests on, the best first.
+/// What a rate is based on, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RateFrom {
-    /// Births within the last hour, or since boot if that is less, of those that are dead now.
+    /// Births of those now dead, within the last hour or since boot, whichever is shorter.
     Births { over: Duration },
-    /// Counted twice, or churn that was watched.
+    /// Two counts, or churn that was watched.
     Watched { over: Duration },
-    /// All of them over all the time since boot: an average.
+    /// All of them, averaged over the time since boot.
     SinceBoot { over: Duration },
 }
 
@@ -54,8 +54,8 @@ impl RateFrom {
     }
 }
 
-/// From the kernel's own counts, which are read often, else from the censuses. Counters are written down when they move, so one that
-/// stands still has one point.
+/// From the kernel's own counts, which are read often, else from the censuses. Counters are recorded when they move, so one that
+/// does not move has one point.
 pub fn growth(evidence: &Evidence) -> Growth {
     let window = evidence.window();
     let trees = ["memory", "unified"];
@@ -68,7 +68,7 @@ pub fn growth(evidence: &Evidence) -> Growth {
         rise(&live).map_or(0, |(by, _)| by).max(of("live").filter_map(rise).map(|(by, _)| by).max().unwrap_or(0));
 
     let dying = of("dying").find(|points| points.len() >= 2).and_then(rise);
-    // Tracked are the living and the dead; what came to life is no growth of the dead.
+    // Live cgroups are tracked too: new live ones are not growth of the dead.
     let tracked = of("tracked").find(|points| points.len() >= 2).and_then(rise);
     let known = dying
         .or(tracked.map(|(by, from)| (by.saturating_sub(new_live), from)))
@@ -89,7 +89,7 @@ pub fn growth(evidence: &Evidence) -> Growth {
     }
 }
 
-/// By how much the scans' counts rose, if several looked in the same way.
+/// By how much the counts of the scans rose, if several used the same method.
 fn between(scans: &[ZombieScan]) -> Option<(u64, Time)> {
     let last = scans.iter().max_by_key(|s| s.at)?;
     let alike = scans.iter().filter(|s| s.method == last.method && s.truncated.is_none());
@@ -118,7 +118,7 @@ fn since_boot(dead: u64, uptime: Duration) -> PerHour {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Gives each group its rate, by the best that is known: exact births, else what was watched, else the average since boot.
+/// Gives each group its best known rate: exact births, else what was watched, else the average since boot.
 pub fn add_rates(evidence: &Evidence, scan: &ZombieScan, group_of: &[u32], groups: &mut [Group<'_>]) {
     let uptime = uptime(evidence);
     let births = births(scan, uptime, group_of, groups.len());
@@ -127,7 +127,7 @@ pub fn add_rates(evidence: &Evidence, scan: &ZombieScan, group_of: &[u32], group
     for (i, group) in groups.iter_mut().enumerate() {
         let by_churn = || {
             let over = churn_watched?;
-            // Nothing of a group that was watched: it stood still.
+            // Watched, but no churn of this group: it did not grow.
             let more = group.churn.map_or(0.0, |c| c.removed as f64 - c.freed as f64);
             Some(PerHour { value: per_hour(more.max(0.0), over), from: RateFrom::Watched { over } })
         };
@@ -148,7 +148,7 @@ pub fn of_all(evidence: &Evidence, scan: &ZombieScan) -> Option<PerHour> {
     by_births.or_else(|| watched(evidence, scan)).or_else(|| Some(since_boot(scan.dead?, uptime?)))
 }
 
-/// By the kernel's counts or two scans, a minute apart or more.
+/// From the kernel's counts or two scans, at least a minute apart.
 fn watched(evidence: &Evidence, scan: &ZombieScan) -> Option<PerHour> {
     let rate = |more: u64, over| PerHour { value: per_hour(more as f64, over), from: RateFrom::Watched { over } };
     match growth(evidence) {
@@ -161,7 +161,7 @@ fn watched(evidence: &Evidence, scan: &ZombieScan) -> Option<PerHour> {
     }
 }
 
-/// Births within the last hour of each group's dead. Only where all births are exact: a bound would make them younger than they are.
+/// Births of each group's dead within the last hour. Only if all births are exact: a bound would make them younger than they are.
 fn births(scan: &ZombieScan, uptime: Option<Duration>, group_of: &[u32], groups: usize) -> Vec<Option<PerHour>> {
     let over = uptime.map_or(HOUR, |up| up.min(HOUR));
     let since = scan.at - over;
@@ -181,7 +181,7 @@ fn births(scan: &ZombieScan, uptime: Option<Duration>, group_of: &[u32], groups:
     recent.into_iter().zip(inexact).map(|(recent, inexact)| recent.filter(|_| !inexact).map(rate)).collect()
 }
 
-/// The oldest scan of the same way that is a minute older than this one, or more.
+/// The oldest scan with the same method that is at least a minute older than this one.
 fn earlier_scan<'e>(evidence: &'e Evidence, scan: &ZombieScan) -> Option<&'e ZombieScan> {
     let comparable = |s: &&ZombieScan| {
         s.method.is_bpf() == scan.method.is_bpf()
@@ -192,7 +192,7 @@ fn earlier_scan<'e>(evidence: &'e Evidence, scan: &ZombieScan) -> Option<&'e Zom
     evidence.zombie_scans.iter().filter(comparable).min_by_key(|s| s.at)
 }
 
-/// By how much each group grew since an earlier scan, and since when.
+/// By how much each group grew since an earlier scan, and how long ago that was.
 fn between_scans(
     evidence: &Evidence,
     scan: &ZombieScan,
@@ -212,7 +212,7 @@ fn between_scans(
     if earlier.zombies.is_empty() && earlier.dead != Some(0) {
         return None;
     }
-    // An id may be given again after its cgroup was freed; with the place in the order of birth it is one cgroup's alone.
+    // An id may be reused after its cgroup was freed; together with the serial number it is unique.
     let known: HashSet<(u64, u64)> = earlier.zombies.iter().map(|z| (z.id, z.serial)).collect();
     let mut more: Vec<u64> = vec![0; groups.len()];
     let mut still: HashSet<(u64, u64)> = HashSet::with_capacity(known.len());
@@ -257,10 +257,10 @@ mod tests {
         let mut evidence = Evidence { zombie_scans: vec![scan], ..watched(5) };
         let by_births = Some(PerHour { value: 30.0, from: RateFrom::Births { over: HOUR } });
         assert_eq!(rates(&evidence), (by_births, by_births));
-        // One that is only a bound spoils it: it may be much older.
+        // A single bound spoils it: that one may be much older.
         evidence.zombie_scans[0].zombies[99].born = born(start(1800), false);
         assert_eq!(rates(&evidence).0.unwrap().from, RateFrom::SinceBoot { over: BOOT });
-        // A young node has no whole hour.
+        // A node that has been up for less than an hour.
         let mut young = evidence.clone();
         young.zombie_scans[0].zombies.truncate(99);
         young.clocks[0].boot_ns = 2_400_000_000_000;
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn two_scans_tell_what_came_and_what_went() {
+    fn two_scans_show_what_came_and_what_went() {
         let now = scan((0..100).map(|i| format!("/p/z{i}")));
         let mut before = ZombieScan { at: start(600), ..scan((0..70).map(|i| format!("/p/z{i}"))) };
         // Ten of them were freed since.
@@ -282,17 +282,17 @@ mod tests {
             |n: f64| Some(PerHour { value: n * 6.0, from: RateFrom::Watched { over: Duration::from_secs(600) } });
         assert_eq!(rates(&evidence), (watched_rate(30.0), watched_rate(30.0)));
         assert_eq!(growth(&evidence), Growth::Growing { by: 30, over: Duration::from_secs(600) });
-        // Half a minute says nothing.
+        // Half a minute is too short.
         evidence.zombie_scans[0].at = start(30);
         assert_eq!(rates(&evidence).0.unwrap().from.as_str(), "since-boot");
-        // Nor does a scan that was made in another way.
+        // A scan by another method does not compare.
         evidence.zombie_scans[0].at = start(600);
         evidence.zombie_scans[0].method = ZombieMethod::Count;
         assert_eq!(rates(&evidence).0.unwrap().from.as_str(), "since-boot");
     }
 
     #[test]
-    fn churn_tells_the_rate_where_births_do_not() {
+    fn churn_gives_the_rate_if_births_do_not() {
         let row = |from: u64, removed, freed| CgroupChurn {
             from: start(from),
             to: start(from - 60),
@@ -307,12 +307,12 @@ mod tests {
         let mut evidence = Evidence { zombie_scans: vec![scan((0..100).map(|i| format!("/p/z{i}")))], ..watched(5) };
         evidence.cgroup_churn = vec![row(300, 50, 0), row(240, 0, 40)];
         let rate = rates(&evidence).0.unwrap();
-        // Until the end, though nothing happened after the second row.
+        // Counted until the end, though nothing happened after the second row.
         assert_eq!((rate.value, rate.from), (120.0, RateFrom::Watched { over: Duration::from_secs(300) }));
     }
 
     #[test]
-    fn without_anything_there_is_no_rate() {
+    fn without_evidence_there_is_no_rate() {
         let mut evidence = Evidence { zombie_scans: vec![scan(["/p/z1"])], ..watched(5) };
         evidence.clocks.clear();
         assert_eq!(rates(&evidence), (None, None));

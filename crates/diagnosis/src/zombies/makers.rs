@@ -8,25 +8,25 @@ use coroner_evidence::{CgroupChurn, CgroupOwner, Evidence, Maker, Time, name_pat
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// What one process, or several of the same kind, did below one parent to cgroups whose names are alike.
+/// What one process, or several of the same kind, did below one parent to cgroups with similar names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MakerShare {
-    /// The last of them; `None` where nobody knows who did it.
+    /// The last of them; `None` if unknown.
     pub maker: Option<Maker>,
-    /// So many processes: a script that runs mkdir makes each cgroup with another one.
+    /// How many processes: a script that runs mkdir makes each cgroup with a new one.
     pub processes: u64,
     /// The systemd unit that the maker runs in.
     pub unit: Option<String>,
-    /// The unit that the cgroups are of: systemd makes them, but for this one.
+    /// The unit that the cgroups belong to: systemd makes them on its behalf.
     pub made_unit: Option<String>,
-    /// By how much that unit's NRestarts rose meanwhile: 0 if systemd does not know that it starts again and again.
+    /// By how much that unit's NRestarts rose meanwhile: 0 if systemd does not count its restarts.
     pub made_unit_restarts: Option<u32>,
     pub parent: String,
     pub pattern: String,
     pub example: String,
     pub born: u64,
     pub removed: u64,
-    /// Births, over all that was watched; removals where there were no births.
+    /// Births over the watched time; removals if there were no births.
     pub per_minute: f64,
 }
 
@@ -51,7 +51,7 @@ impl MakerShare {
         name
     }
 
-    /// The one to blame: the unit that the cgroups are made for comes before systemd, which makes them.
+    /// Who is to blame: the unit that the cgroups are made for, rather than systemd, which makes them.
     pub fn ties(&self) -> Ties {
         let task = |maker: &Maker| Task { tid: maker.pid, pid: maker.pid, comm: maker.comm.clone() };
         let unit = self.made_unit.as_ref().or(self.unit.as_ref());
@@ -63,7 +63,7 @@ impl MakerShare {
     }
 }
 
-/// What was made, removed and freed while it was watched. What was removed and not freed is dead.
+/// What was made, removed and freed while watched. What was removed and not freed is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Churn {
     pub from: Time,
@@ -74,7 +74,7 @@ pub struct Churn {
 }
 
 impl Churn {
-    /// Removed and not freed, beyond what is just on its way.
+    /// More were removed and not freed than are just being freed.
     pub fn leaks(&self) -> bool {
         self.removed.saturating_sub(self.freed) > self.removed / 10
     }
@@ -100,10 +100,10 @@ impl Churn {
     }
 }
 
-/// All that was watched.
+/// Over the whole watched time.
 pub fn churn(evidence: &Evidence) -> Option<Churn> {
     let mut churn = Churn::sum(evidence.cgroup_churn.iter())?;
-    // Quiet stretches have no rows, but were watched as well.
+    // Quiet stretches have no rows, but were watched too.
     let clocks = || evidence.clocks.iter().map(|c| c.at);
     let looks = evidence.window().map(|w| (w.from, w.to)).or_else(|| Some((clocks().min()?, clocks().max()?)));
     if let Some((from, to)) = looks {
@@ -112,14 +112,14 @@ pub fn churn(evidence: &Evidence) -> Option<Churn> {
     Some(churn)
 }
 
-/// All who made or removed cgroups, by what they made; most births first.
+/// Everybody who made or removed cgroups, by what they made; most births first.
 pub fn shares(evidence: &Evidence) -> Vec<MakerShare> {
     let Some(watched) = churn(evidence) else { return Vec::new() };
     /// Processes of the same kind, and what they made.
     type Key<'e> = (Option<(&'e str, Option<u32>, Option<&'e str>)>, &'e str, &'e str);
     let mut index: HashMap<Key<'_>, usize> = HashMap::new();
     let mut shares: Vec<(MakerShare, HashSet<u32>)> = Vec::new();
-    // What the kernel frees is nobody's doing.
+    // Freeing is the kernel's work.
     let rows = evidence.cgroup_churn.iter().filter(|row| row.born > 0 || row.removed > 0);
     for row in rows {
         let kind = row.maker.as_ref().map(|m| (m.comm.as_str(), m.parent_pid, m.cgroup.as_deref()));
@@ -131,7 +131,7 @@ pub fn shares(evidence: &Evidence) -> Vec<MakerShare> {
         share.born = share.born.saturating_add(row.born);
         share.removed = share.removed.saturating_add(row.removed);
         if let Some(maker) = &row.maker {
-            // Short-lived ones act once each; one that goes on acting is itself in each row.
+            // Short-lived processes act once each; a long-lived one is the same in each row.
             match maker.processes {
                 0 | 1 if maker.via.is_none() => drop(pids.insert(maker.pid)),
                 n => share.processes = share.processes.saturating_add(n),
@@ -159,7 +159,7 @@ pub fn shares(evidence: &Evidence) -> Vec<MakerShare> {
     shares
 }
 
-/// The commands of two stretches of time, each once: the last second may have seen only one of them.
+/// The commands of two stretches, without duplicates: the last one may have seen only some of them.
 fn both(earlier: Option<String>, later: Option<&str>) -> Option<String> {
     let (Some(mut all), Some(later)) = (earlier.clone(), later) else {
         return earlier.or_else(|| later.map(str::to_owned));
@@ -190,7 +190,7 @@ fn share(row: &CgroupChurn) -> MakerShare {
     }
 }
 
-/// By how much the count of automatic restarts rose. systemd sets it back at will; then it is what it is now.
+/// By how much the count of automatic restarts rose; if it was reset, its current value.
 fn restarts(evidence: &Evidence, unit: &str) -> Option<u32> {
     let looks = || evidence.units.iter().filter(|u| u.name == unit && u.restarts.is_some());
     let first = looks().min_by_key(|u| u.at)?.restarts?;
@@ -198,7 +198,7 @@ fn restarts(evidence: &Evidence, unit: &str) -> Option<u32> {
     Some(last.checked_sub(first).unwrap_or(last))
 }
 
-/// Gives each group the churn that is of it, and its makers.
+/// Gives each group its churn and its makers.
 pub fn join(evidence: &Evidence, groups: &mut [Group<'_>]) {
     if evidence.cgroup_churn.is_empty() {
         return;
@@ -217,22 +217,22 @@ pub fn join(evidence: &Evidence, groups: &mut [Group<'_>]) {
     for (group, rows) in groups.iter_mut().zip(rows) {
         group.churn = Churn::sum(rows.iter().copied());
         let deaths = || rows.iter().filter(|row| row.removed > 0);
-        // Within a row's stretch of time nobody knows when: at its end at the latest.
+        // A row does not say when within its stretch: at its end at the latest.
         group.first_death = deaths().map(|row| row.to).min();
         group.last_death = deaths().map(|row| row.to).max();
     }
 }
 
-/// Put together of what has no more in common than its depth: whoever acts at that depth need not have to do with it.
+/// A group whose members share only their depth: whoever acts at that depth may have nothing to do with it.
 fn is_catch_all(group: &Group<'_>) -> bool {
     let any_parent = group.parent.split('/').any(|part| part == "*");
     any_parent || group.pattern == "*" && group.parent == "/"
 }
 
-/// The group that churn is of: the same parent and pattern before one that merely covers them, the rest never.
+/// The group that churn belongs to: the same parent and pattern before one that merely covers them; never the rest.
 pub fn group_of(groups: &[Group<'_>], parent: &str, pattern: &str) -> Option<usize> {
     let own = || groups.iter().enumerate().filter(|(_, g)| g.rest_of == 0);
-    // A group whose dead all have one name has that name for its pattern.
+    // A group whose dead all have the same name has it as its pattern.
     let alike = |g: &Group<'_>| g.pattern == pattern || name_pattern(&g.pattern) == pattern;
     own()
         .find(|(_, g)| g.parent == parent && alike(g))
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn churn_goes_to_the_group_it_is_of() {
+    fn churn_is_joined_to_its_group() {
         let uid = |i: usize| format!("{i:08x}-1111-2222-3333-444455556666");
         let mut paths: Vec<String> = (0..500).map(|_| "/system.slice/ecs.service".to_owned()).collect();
         paths.extend((0..120).map(|i| format!("/kubepods/burstable/pod{}/{i:064x}", uid(i / 3))));
@@ -301,24 +301,20 @@ mod tests {
         let [ecs, pods] = &report.groups[..] else { panic!("{:?}", report.groups.len()) };
         assert_eq!(ecs.makers[0].name(), "systemd[1] of init.scope");
         assert_eq!((ecs.makers[0].born, ecs.makers[0].per_minute), (10, 5.0));
-        // systemd counts no restart, and yet it churns.
+        // systemd counts no restarts, and yet it churns.
         assert_eq!(ecs.makers[0].made_unit.as_deref(), Some("ecs.service"));
         assert_eq!(ecs.makers[0].made_unit_restarts, Some(0));
         let churn = ecs.churn.unwrap();
         assert_eq!((churn.born, churn.removed, churn.freed), (10, 10, 3));
-        assert_eq!(
-            (ecs.first_death, ecs.last_death),
-            (Some(END), Some(END)),
-            "within the row: at its end at the latest"
-        );
+        assert_eq!((ecs.first_death, ecs.last_death), (Some(END), Some(END)), "at the end of the row at the latest");
         assert_eq!(pods.makers[0].unit.as_deref(), Some("containerd.service"));
-        // Who left nothing behind is told all the same, the busiest first.
+        // A maker that left nothing behind is listed too, the busiest first.
         assert_eq!(report.makers[0].name(), "loop[70]");
         assert_eq!(report.makers.iter().map(|m| m.born).sum::<u64>(), 64);
     }
 
     #[test]
-    fn the_commands_of_all_seconds_are_told() {
+    fn the_commands_of_all_seconds_are_named() {
         let through = |via: &str| {
             let maker = Maker { via: Some(via.to_owned()), processes: 9, ..maker(4000, "sh", "/x").unwrap() };
             row("/p", "z*", 5, Some(maker))
@@ -344,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_stand_for_many_are_of_no_group() {
+    fn rows_that_stand_for_many_belong_to_no_group() {
         let mut evidence = Evidence { zombie_scans: vec![scan((0..30).map(|i| format!("/p/{i}")))], ..watched(5) };
         evidence.cgroup_churn = vec![row("*", "*", 7, None)];
         let report = report(&evidence).unwrap();

@@ -3,7 +3,7 @@
 use super::Group;
 use super::folding::{self, Item, split};
 use super::groups::join_path;
-use coroner_evidence::{Held, Hold, PinningFile, ZombieScan};
+use coroner_evidence::{Charged, Hold, PinningFile, ZombieScan};
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
@@ -16,39 +16,39 @@ pub struct Pin<'e> {
     pub zombies: u64,
 }
 
-/// Files of one directory whose names are alike.
+/// Files of one directory with similar names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileGroup {
-    /// `/dev/shm/ecs-*`, or the one file's path. What is known instead where the kernel has forgotten the names, and of the rest.
+    /// `/dev/shm/ecs-*`, or the path of the only file. A description if the kernel has forgotten the names, and for the rest.
     pub pattern: String,
-    /// The name of one of them, the biggest.
+    /// The name of the biggest.
     pub example: String,
     pub filesystem: String,
     pub files: u64,
-    /// Of these, removed but still open or mapped.
+    /// Of these, deleted but still open or mapped.
     pub deleted: u64,
     pub bytes: u64,
-    /// Dead cgroups that are held by them, each once.
+    /// Dead cgroups that they keep, each counted once.
     pub zombies: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OtherwiseKind {
-    /// Anonymous memory: of processes that moved on without it, or that still share it.
+    /// Anonymous memory of processes that left the cgroup, or that still share it.
     Anonymous,
-    /// mlocked and SHM_LOCKed pages, ramfs: their files cannot be told.
+    /// mlocked and SHM_LOCKed pages, ramfs: their files are unknown.
     Unevictable,
-    /// Page cache whose file could not be told: of a long list only the first pages are looked at.
+    /// Page cache of unknown files: only the first pages of a long list are looked at.
     File,
-    /// tmpfs or shared memory whose file could not be told.
+    /// tmpfs or shared memory of unknown files.
     SharedMemory,
-    /// On the lists of swap-backed memory; nobody looked whether it is anonymous or shared.
+    /// On the lists of swap-backed memory; whether it is anonymous or shared is unknown.
     SwapBacked,
     Kernel,
     Swap,
-    /// They hold no page that is listed, no kernel memory and no swap that is known.
+    /// They hold no listed page, and no kernel memory or swap that is known.
     Unknown,
-    /// They hold nothing themselves; dead children of theirs do.
+    /// They hold nothing themselves; their dead children do.
     Children,
 }
 
@@ -68,13 +68,13 @@ impl OtherwiseKind {
     }
 }
 
-/// What keeps them besides files that are known.
+/// What keeps them besides known files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Otherwise {
     pub kind: OtherwiseKind,
-    /// `None` where it is not known how much.
+    /// `None` if unknown.
     pub bytes: Option<u64>,
-    /// Dead cgroups that hold some of it; `None` where they cannot be told one by one.
+    /// Dead cgroups that hold some of it; `None` if they are not known one by one.
     pub zombies: Option<u64>,
 }
 
@@ -92,22 +92,22 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
     };
     let mut holds = scan.holds.iter().peekable();
     for (i, (zombie, &group)) in scan.zombies.iter().zip(group_of).enumerate() {
-        let (mut in_files, mut in_shared_memory, mut any) = (0u64, 0u64, false);
+        let (mut in_files, mut in_shmem, mut any) = (0u64, 0u64, false);
         while let Some(hold) = holds.next_if(|hold| hold.zombie as usize <= i) {
             let Some(file) = scan.files.get(hold.file as usize).filter(|_| hold.zombie as usize == i) else { continue };
             any = true;
             if SWAP_BACKED.contains(&file.filesystem.as_str()) {
-                in_shared_memory = in_shared_memory.saturating_add(hold.bytes);
+                in_shmem = in_shmem.saturating_add(hold.bytes);
             } else {
                 in_files = in_files.saturating_add(hold.bytes);
             }
             by_group[group as usize].push(*hold);
         }
         let has_dead_child = || parents.contains(zombie.path.as_str());
-        otherwise[group as usize].add(&zombie.held, in_files, in_shared_memory, any, has_dead_child);
+        otherwise[group as usize].add(&zombie.held, in_files, in_shmem, any, has_dead_child);
     }
 
-    // One scratch for all groups: what of each file is theirs.
+    // Scratch space for all groups: bytes and zombies of each file.
     let mut sums: Vec<(u64, u64)> = vec![(0, 0); scan.files.len()];
     let mut place_of: Vec<usize> = vec![0; scan.files.len()];
     for ((group, holds), tally) in groups.iter_mut().zip(by_group).zip(&otherwise) {
@@ -120,7 +120,7 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
             *bytes = bytes.saturating_add(hold.bytes);
             *zombies += 1;
         }
-        // The scan has the biggest first: equals stay in its order.
+        // The scan lists the biggest first: equals keep its order.
         touched.sort_unstable_by_key(|&at| (Reverse(sums[at as usize].0), at));
         let pin = |&at: &u32| Pin {
             file: &scan.files[at as usize],
@@ -136,15 +136,15 @@ pub fn add<'e>(scan: &'e ZombieScan, group_of: &[u32], groups: &mut [Group<'e>])
         count_zombies(&holds, &place_of, &mut places);
         places.sort_by(|a, b| (b.bytes, b.files).cmp(&(a.bytes, a.files)).then_with(|| a.pattern.cmp(&b.pattern)));
         group.pinned_in = places;
-        group.pinned_otherwise = tally.told();
+        group.pinned_otherwise = tally.list();
     }
 }
 
-/// So few files are told one by one, and so is one that holds more than this part of all.
+/// This few files are listed one by one, and so is one that holds more than a fifth of all.
 const FEW: usize = 5;
 const BIG: u64 = 5;
 
-/// Files by directory, name pattern and file system; those without a path by file system. And for each pin its place among these.
+/// Files by directory, name pattern and file system; those without a path by file system. Also the index of each pin's place.
 fn places(pins: &[Pin<'_>]) -> (Vec<FileGroup>, Vec<usize>) {
     let all = pins.iter().fold(0u64, |sum, pin| sum.saturating_add(pin.bytes));
     let is_alone = |pin: &Pin<'_>| pins.len() <= FEW || pin.bytes > all / BIG;
@@ -158,7 +158,7 @@ fn places(pins: &[Pin<'_>]) -> (Vec<FileGroup>, Vec<usize>) {
         class => join_path(&class.parent, &class.pattern),
     };
     let mut class_of = folding.class_of.iter().copied();
-    // A few at most: one for each class and file system.
+    // A few at most: one per class and file system.
     let mut places: Vec<(Option<u32>, FileGroup)> = Vec::new();
     let mut place_of_pin = Vec::with_capacity(pins.len());
     for pin in pins {
@@ -182,7 +182,7 @@ fn places(pins: &[Pin<'_>]) -> (Vec<FileGroup>, Vec<usize>) {
     (places.into_iter().map(|(_, place)| place).collect(), place_of_pin)
 }
 
-/// How many zombies each place holds. The holds are ordered by zombie, so one that several files hold is met in a row.
+/// How many zombies each place keeps. Holds are sorted by zombie, so those of one zombie are adjacent.
 fn count_zombies(holds: &[Hold], place_of: &[usize], places: &mut [FileGroup]) {
     let mut last: Vec<Option<u32>> = vec![None; places.len()];
     for hold in holds {
@@ -198,7 +198,7 @@ fn nameless(file: &PinningFile) -> String {
     if file.filesystem == PinningFile::BLOCK_DEVICES {
         return file.name();
     }
-    format!("files of {} {}:{} whose names are gone", file.filesystem, file.device.0, file.device.1)
+    format!("files on {} {}:{} whose names are gone", file.filesystem, file.device.0, file.device.1)
 }
 
 impl FileGroup {
@@ -216,17 +216,17 @@ impl FileGroup {
     }
 }
 
-/// Where the dead have no names: only what they hold together is known.
+/// If the dead have no names, only what they hold together is known.
 pub fn without_files(group: &mut Group<'_>) {
     let mut tally = Tally::default();
     tally.add(&group.held, 0, 0, true, || false);
-    group.pinned_otherwise = tally.told();
+    group.pinned_otherwise = tally.list();
     for otherwise in &mut group.pinned_otherwise {
         otherwise.zombies = None;
     }
 }
 
-/// What no file explains, by kind: bytes, and the dead that hold some.
+/// What no file explains, by kind: bytes, and how many dead hold some.
 #[derive(Debug, Clone, Default)]
 struct Tally {
     kinds: [(u64, u64); KINDS.len()],
@@ -245,19 +245,17 @@ const KINDS: [OtherwiseKind; 9] = [
 ];
 
 impl Tally {
-    fn add(&mut self, held: &Held, in_files: u64, in_shared_memory: u64, any: bool, has_dead_child: impl Fn() -> bool) {
+    fn add(&mut self, held: &Charged, in_files: u64, in_shmem: u64, any: bool, has_dead_child: impl Fn() -> bool) {
         let mut tell = |kind: OtherwiseKind, bytes: u64| {
             let at = KINDS.iter().position(|&k| k == kind).unwrap_or(0);
             self.kinds[at].0 = self.kinds[at].0.saturating_add(bytes);
             self.kinds[at].1 += 1;
         };
-        // Locked pages of old kernels are on a list, so their files are known: more than the other lists hold.
-        let locked =
-            in_files.saturating_sub(held.file).saturating_add(in_shared_memory.saturating_sub(held.swap_backed));
+        // On old kernels locked pages are on a list, so their files are known: more bytes than the other lists hold.
+        let locked = in_files.saturating_sub(held.file).saturating_add(in_shmem.saturating_sub(held.swap_backed));
         let anonymous = held.anonymous.unwrap_or(0);
-        let shared = held.shmem.map(|shmem| shmem.saturating_sub(in_shared_memory));
-        let swap_backed =
-            held.swap_backed.saturating_sub(anonymous).saturating_sub(held.shmem.unwrap_or(in_shared_memory));
+        let shared = held.shmem.map(|shmem| shmem.saturating_sub(in_shmem));
+        let swap_backed = held.swap_backed.saturating_sub(anonymous).saturating_sub(held.shmem.unwrap_or(in_shmem));
         let kinds = [
             (OtherwiseKind::File, held.file.saturating_sub(in_files)),
             (OtherwiseKind::SharedMemory, shared.unwrap_or(0)),
@@ -279,8 +277,8 @@ impl Tally {
         }
     }
 
-    fn told(&self) -> Vec<Otherwise> {
-        let mut told: Vec<Otherwise> = KINDS
+    fn list(&self) -> Vec<Otherwise> {
+        let mut list: Vec<Otherwise> = KINDS
             .into_iter()
             .zip(self.kinds)
             .filter(|(_, (_, zombies))| *zombies > 0)
@@ -290,7 +288,7 @@ impl Tally {
                 zombies: Some(zombies),
             })
             .collect();
-        told.sort_by_key(|o| Reverse((o.bytes, o.zombies)));
-        told
+        list.sort_by_key(|o| Reverse((o.bytes, o.zombies)));
+        list
     }
 }

@@ -1,9 +1,9 @@
 //! Scans made by hand.
 
 use crate::rules::test_evidence::END;
-use coroner_evidence::{Born, Held, Hold, PinningFile, Time, Zombie, ZombieMethod, ZombieScan};
+use coroner_evidence::{Born, Charged, Hold, PinningFile, Time, Zombie, ZombieMethod, ZombieScan};
 
-/// A scan at the end of what was watched, of dead cgroups with these paths; each holds a page of page cache that no file explains.
+/// A scan at the end of the window, with dead cgroups at these paths; each holds a page of page cache that no file explains.
 pub fn scan<S: Into<String>>(paths: impl IntoIterator<Item = S>) -> ZombieScan {
     let zombies: Vec<Zombie> = paths.into_iter().enumerate().map(|(i, path)| zombie(i as u64, path.into())).collect();
     ZombieScan {
@@ -30,7 +30,7 @@ pub fn zombie(i: u64, path: String) -> Zombie {
         id: 1000 + i,
         path,
         references: Some(1),
-        held: Held { file: 4096, ..Held::default() },
+        held: Charged { file: 4096, ..Charged::default() },
         born: None,
         directory_lives: false,
         serial: 1000 + i,
@@ -52,7 +52,7 @@ pub fn file(path: Option<&str>, filesystem: &str) -> PinningFile {
     }
 }
 
-/// Lets a file hold zombies, so much of each.
+/// Lets a file keep these zombies, with this many bytes of each.
 pub fn pin(scan: &mut ZombieScan, mut file: PinningFile, zombies: std::ops::Range<usize>, bytes: u64) {
     file.bytes = bytes * zombies.len() as u64;
     file.zombies = zombies.len() as u64;

@@ -1,49 +1,49 @@
-//! Which of the kernel's functions tell what it does.
+//! Kernel functions that reveal what the kernel is doing.
 //!
-//! **What counts as stepping from cgroup to cgroup** ([`WALK`], [`STEP`]). A function that was inlined into its caller has no frame
-//! of its own, and which ones are differs by kernel and compiler. Therefore two lists:
-//! - any frame of the chain is a function that goes over cgroups: the iterators, the readers of statistics that use them, the
-//!   flushing of per-core statistics (rstat). Functions that others use as well (`css_tryget`, `memcg_page_state`) are left
-//!   out: under a walk their callers are in the chain.
-//! - or the *innermost* frame is one of reclaim's that runs once for each cgroup (`shrink_node`, `shrink_lruvec`,
-//!   `shrink_slab` …). Where there are pages to look at, work goes on in other functions below them (`shrink_folio_list`,
-//!   `isolate_lru_folios`, a file system's shrinker), so that their own time is that of the visit. On Linux 6.18 five thousand
-//!   empty ones spend a third in `mem_cgroup_iter` and more than half in these.
+//! **What counts as walking cgroups** ([`WALK`], [`STEP`]). A function that was inlined into its caller has no frame, and which
+//! ones are inlined differs by kernel and compiler. Hence two lists:
+//! - any frame of the chain is a function that iterates over cgroups: the iterators, the statistics readers that use them, the
+//!   flushing of per-core statistics (rstat). Functions with other callers as well (`css_tryget`, `memcg_page_state`) are left
+//!   out: during a walk, their callers are in the chain.
+//! - or the *innermost* frame is a reclaim function that runs once per cgroup (`shrink_node`, `shrink_lruvec`, `shrink_slab` …).
+//!   If there are pages to look at, the work happens in functions they call (`shrink_folio_list`, `isolate_lru_folios`, a file
+//!   system's shrinker), so their own time is that of the visit. On Linux 6.18, reclaim over five thousand empty cgroups spends
+//!   a third in `mem_cgroup_iter` and more than half in these.
 //!
-//! So reclaim of many pages in few cgroups is [`WorkKind::Reclaim`](super::WorkKind::Reclaim); reclaim that visits thousands of cgroups with nothing to take is
-//! mostly [`WorkKind::ReclaimWalk`](super::WorkKind::ReclaimWalk). The walk goes over live cgroups as well: whether there are many dead ones is another question.
+//! So reclaim of many pages in few cgroups is [`WorkKind::Reclaim`](super::WorkKind::Reclaim); reclaim that visits thousands of cgroups with
+//! nothing to take is mostly [`WorkKind::ReclaimWalk`](super::WorkKind::ReclaimWalk). It walks live cgroups, too: they need not be dead.
 //!
-//! Samples by the kernel's clock come with an interrupt: they cannot fall where interrupts are off, and fall on what switches
-//! them on again. Flushing statistics holds a lock that way; the sample still has the flush in its chain.
+//! Clock samples come with an interrupt: they cannot occur while interrupts are off and hit the code that re-enables them.
+//! Flushing statistics holds a lock that way; the sample still has the flush in its chain.
 
-/// What the presence of a function in a stack tells: a set of bits.
+/// What the presence of a function in a stack means, as a set of bits.
 pub type Meaning = u16;
 
-/// Goes over cgroups, wherever it stands in the chain.
+/// Iterates over cgroups, wherever it is in the chain.
 pub const WALK: Meaning = 1 << 0;
-/// Of reclaim, once for each cgroup: a step of the walk if it is the innermost.
+/// Runs once per cgroup in reclaim: a step of the walk if it is innermost.
 pub const STEP: Meaning = 1 << 1;
 pub const RECLAIM: Meaning = 1 << 2;
 /// The idle task, waiting.
 pub const IDLE: Meaning = 1 << 3;
-/// Work that interrupts something else, also the idle task: hard interrupts, soft ones, requests of other cores.
+/// Work that interrupts something else, even the idle task: interrupts, softirqs, requests from other cores.
 pub const INTERRUPT: Meaning = 1 << 4;
 pub const PAGE_TABLES: Meaning = 1 << 5;
 pub const HUGE_PAGES: Meaning = 1 << 6;
 pub const PAGE_FAULT: Meaning = 1 << 7;
 pub const KERNFS: Meaning = 1 << 8;
 pub const NETWORK: Meaning = 1 << 9;
-/// The way back from an interrupt to what it interrupted: schedule() above it is not interrupt work.
+/// The return from an interrupt: a schedule() called from it is not interrupt work.
 pub const LEAVING: Meaning = 1 << 10;
 /// The function has a name. User code has this bit and nothing else.
 pub const NAMED: Meaning = 1 << 14;
 pub const KERNEL: Meaning = 1 << 15;
 
 pub const USER_CODE: Meaning = NAMED;
-/// What a function in a module can mean. Idle drivers come as modules; anything else that we look for is the kernel's own.
+/// What a function in a module can mean. Idle drivers come as modules; everything else in these lists is built in.
 pub const OF_MODULES: Meaning = KERNEL | NAMED | IDLE;
 
-/// By the whole name, without what the compiler adds after a dot (`.isra.0`, `.constprop.0`, `.part.0`, `.cold`).
+/// By the full name, without the compiler's suffix after a dot (`.isra.0`, `.constprop.0`, `.part.0`, `.cold`).
 pub(super) const FUNCTIONS: &[(Meaning, &[&str])] = &[
     (
         WALK,
@@ -54,8 +54,8 @@ pub(super) const FUNCTIONS: &[(Meaning, &[&str])] = &[
             "css_next_descendant_pre",
             "css_next_descendant_post",
             "css_rightmost_descendant",
-            // Statistics that sum up what is below: of v1 until about 5.8, of v2 until 5.1. Later kernels flush (below), and then
-            // print what is there: printing is no walk, so the v2 files and their formatting are not listed.
+            // Statistics that sum up descendants: v1 until about 5.8, v2 until 5.1. Later kernels flush (below) and then only print,
+            // which is no walk: so the v2 files and their formatting are not listed.
             "mem_cgroup_nr_lru_pages",
             "mem_cgroup_node_nr_lru_pages",
             "memcg_numa_stat_show",
@@ -82,7 +82,7 @@ pub(super) const FUNCTIONS: &[(Meaning, &[&str])] = &[
             "cgroup_rstat_flush_hold",
             "cgroup_rstat_updated_list",
             "cgroup_rstat_cpu_pop_updated",
-            // Over all memcgs when a shrinker is added.
+            // Over all memcgs, when a shrinker is added.
             "memcg_expand_shrinker_maps",
             "expand_shrinker_info",
             "expand_one_shrinker_info",
@@ -118,7 +118,7 @@ pub(super) const FUNCTIONS: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        // Helpers of such a visit; others use them, too.
+        // Helpers of such a visit, which have other callers, too.
         STEP,
         &[
             "mem_cgroup_calculate_protection",
@@ -168,7 +168,7 @@ pub(super) const FUNCTIONS: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        // Page tables of another process, for its files in /proc: fs/proc/task_mmu.c.
+        // Walks another process's page tables for its files in /proc: fs/proc/task_mmu.c.
         PAGE_TABLES,
         &[
             "show_smap",
@@ -256,7 +256,7 @@ pub(super) const FUNCTIONS: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        // net/core/dev.c: packets that come in.
+        // net/core/dev.c: received packets.
         NETWORK,
         &["__napi_poll", "napi_poll", "napi_threaded_poll", "napi_threaded_poll_loop", "process_backlog"],
     ),
@@ -275,7 +275,7 @@ pub(super) const FUNCTIONS: &[(Meaning, &[&str])] = &[
             "tick_nohz_idle_exit",
             "poll_idle",
             "haltpoll_select",
-            // The beginning of the section: another name of its first function.
+            // The start of the section: another name of its first function.
             "__cpuidle_text_start",
             // x86
             "arch_cpu_idle",
@@ -316,12 +316,12 @@ pub(super) const FUNCTIONS: &[(Meaning, &[&str])] = &[
         ],
     ),
     (
-        // Packets, within a soft interrupt.
+        // Packets, in softirq context.
         NETWORK | INTERRUPT,
         &["net_rx_action", "net_tx_action"],
     ),
     (
-        // Entries of hard interrupts and the loop of soft ones, 5.4 to 6.18.
+        // Entry points of interrupts and the softirq loop, 5.4 to 6.18.
         INTERRUPT,
         &[
             // kernel/softirq.c
@@ -335,7 +335,7 @@ pub(super) const FUNCTIONS: &[(Meaning, &[&str])] = &[
             "irq_exit",
             "run_ksoftirqd",
             "run_ktimerd",
-            // kernel/irq, and what the timer's and other cores' interrupts call on every machine
+            // kernel/irq, and what timer interrupts and IPIs call on every architecture
             "handle_irq_event",
             "handle_irq_event_percpu",
             "__handle_irq_event_percpu",
@@ -346,7 +346,7 @@ pub(super) const FUNCTIONS: &[(Meaning, &[&str])] = &[
             "generic_handle_arch_irq",
             "hrtimer_interrupt",
             "generic_smp_call_function_single_interrupt",
-            // What other cores ask for is done by the idle task without an interrupt of its own.
+            // The idle task handles requests from other cores without an interrupt.
             "flush_smp_call_function_from_idle",
             "flush_smp_call_function_queue",
             "__flush_smp_call_function_queue",
@@ -427,7 +427,7 @@ pub(super) const FUNCTIONS: &[(Meaning, &[&str])] = &[
     ),
 ];
 
-/// What some kernels and hypervisors have many of, by parts of the name.
+/// Families of functions that kernels and hypervisors have many of, by parts of the name.
 pub(super) fn family_of(name: &str) -> Meaning {
     let begins = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
     let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));

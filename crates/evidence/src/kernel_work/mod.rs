@@ -1,7 +1,7 @@
-//! What the kernel was at work on, by samples of its stacks.
+//! What the kernel was working on, from samples of its stacks.
 //!
-//! A stack is put into one [`WorkKind`] by the names of its functions: [`meaning_of`] says what one function means, [`StackMeaning`] what they
-//! mean together, for stacks that are watched, recorded or imported alike. Which function means what is in `functions.rs`.
+//! A stack is put into one [`WorkKind`] by the names of its functions: [`meaning_of`] says what one function means, [`StackMeaning`]
+//! what they mean together, for live, recorded and imported stacks alike. `functions.rs` has the lists.
 
 mod functions;
 
@@ -19,15 +19,15 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::LazyLock;
 
-/// What the kernel did on all cores over a stretch of time, about a second of it at a time.
+/// What the kernel did on all cores in about a second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelWork {
     pub from: Time,
     pub to: Time,
-    /// Samples a second of each core.
+    /// Samples per second and core.
     pub rate_hz: u32,
     pub cores: u32,
-    /// Samples that the kernel had no room for, and those it held back.
+    /// Samples lost because the ring was full, and those the kernel throttled.
     pub lost: u64,
     /// Idle cores and user code are left out.
     pub rows: Vec<WorkRow>,
@@ -44,44 +44,44 @@ impl KernelWork {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkRow {
     pub core: u32,
-    /// 0 for what interrupted an idle core, and for what many did that did little.
+    /// 0 for interrupts of an idle core, and for small contributors put together.
     pub pid: u32,
     pub tid: u32,
     pub comm: String,
     pub kind: WorkKind,
     pub samples: u64,
-    /// The innermost function that most of them were in, where it is known.
+    /// The innermost function of most of them, if known.
     pub symbol: Option<String>,
 }
 
-/// What samples are added up by: the thread and the function as their owner knows them.
+/// The key by which samples are summed: thread and function in the caller's own types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WorkSum<Task, Function> {
     pub core: u32,
     pub task: Task,
     pub kind: WorkKind,
-    /// The innermost one.
+    /// The innermost function.
     pub symbol: Function,
 }
 
-/// Pid, tid and comm of a row, live and recorded alike. A thread has no number when it is about to be gone; it has no name if it ended before
-/// anybody could ask.
+/// Pid, tid and comm of a row, live and recorded alike. A thread that is exiting has no ids; one that exited before its name was
+/// read has no name.
 pub fn who(pid: Option<u32>, tid: Option<u32>, name: Option<&str>) -> (u32, u32, String) {
     let name = match (pid, tid) {
         (None, _) | (_, None) => "(exiting)",
         // kernel/events/core.c: perf_event_pid_type.
-        (Some(0), _) => "(idle task, or of another pid namespace)",
+        (Some(0), _) => "(idle task or other pid namespace)",
         _ => name.unwrap_or("(gone)"),
     };
     (pid.unwrap_or(0), tid.unwrap_or(0), name.to_owned())
 }
 
-/// Rows of one second at most, but for what is put together. More are there only on nodes with hundreds of cores, where most are of one sample.
+/// Most rows per second, without those put together. Only nodes with hundreds of cores have more, most with a single sample.
 const MAX_ROWS: usize = 128;
-/// What many threads did together.
+/// Stands for many threads put together.
 const OTHERS: &str = "(others)";
 
-/// The rows of one second, the most first. `who` tells pid, tid and comm; a function without a name is the empty string.
+/// The rows of one second, largest first. `who` returns pid, tid and comm; an unnamed function is the empty string.
 pub fn rows_of<'n, Task: Copy + Eq + Hash, Function>(
     sums: impl IntoIterator<Item = (WorkSum<Task, Function>, u64)>,
     who: impl Fn(Task) -> (u32, u32, String),
@@ -102,8 +102,7 @@ pub fn rows_of<'n, Task: Copy + Eq + Hash, Function>(
     fewer_rows(found.into_iter().map(row).collect(), MAX_ROWS)
 }
 
-/// The most first, and of more than `most` rows those of processes that did least put together by core and kind: a node has hundreds of
-/// cores.
+/// Sorts rows, largest first. If there are more than `most`, those of the smallest processes are put together by core and kind.
 fn fewer_rows(mut rows: Vec<WorkRow>, most: usize) -> Vec<WorkRow> {
     if rows.len() > most {
         let mut processes: HashMap<u32, u64> = HashMap::new();
@@ -117,7 +116,7 @@ fn fewer_rows(mut rows: Vec<WorkRow>, most: usize) -> Vec<WorkRow> {
         let mut others: HashMap<(u32, WorkKind), WorkRow> = HashMap::new();
         for row in rows.split_off(most) {
             match others.get_mut(&(row.core, row.kind)) {
-                // Of the heavier ones, which come first.
+                // The larger ones come first.
                 Some(sum) => sum.samples = sum.samples.saturating_add(row.samples),
                 None => {
                     let key = (row.core, row.kind);
@@ -131,17 +130,17 @@ fn fewer_rows(mut rows: Vec<WorkRow>, most: usize) -> Vec<WorkRow> {
     rows
 }
 
-/// Each sample is of one kind: the first of these that its stack shows.
+/// Each sample has one kind: the first of these that its stack shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkKind {
-    /// From memory cgroup to memory cgroup, to sum up or flush their statistics.
+    /// Walking memory cgroups to sum up or flush their statistics.
     StatsWalk,
-    /// The same in memory reclaim.
+    /// Walking memory cgroups in reclaim.
     ReclaimWalk,
-    /// Memory reclaim at its proper work.
+    /// Reclaiming memory.
     Reclaim,
-    /// Page tables of other processes, for /proc/PID/smaps, clear_refs and their like.
+    /// Page tables of other processes, for /proc/PID/smaps, clear_refs and the like.
     PageTables,
     /// Huge pages: compaction, collapsing, zeroing.
     HugePages,
@@ -149,12 +148,12 @@ pub enum WorkKind {
     PageFault,
     /// Reading files of cgroups and of /sys.
     Kernfs,
-    /// Packets that come in.
+    /// Received packets.
     Network,
-    /// Other work of interrupts.
+    /// Other interrupt work.
     Interrupt,
     Other,
-    /// So little that nobody looked what it was.
+    /// Not identified.
     Unnamed,
 }
 
@@ -189,20 +188,20 @@ impl WorkKind {
         }
     }
 
-    /// As a person would say it: `in …`.
+    /// For sentences: `in …`.
     pub fn words(self) -> &'static str {
         match self {
             WorkKind::StatsWalk => "statistics over all memory cgroups",
-            WorkKind::ReclaimWalk => "memory reclaim, going from cgroup to cgroup",
+            WorkKind::ReclaimWalk => "memory reclaim, walking cgroups",
             WorkKind::Reclaim => "memory reclaim",
             WorkKind::PageTables => "page tables of other processes (smaps, clear_refs)",
             WorkKind::HugePages => "huge pages",
             WorkKind::PageFault => "page faults",
-            WorkKind::Kernfs => "files of cgroups or of /sys",
+            WorkKind::Kernfs => "cgroup and /sys files",
             WorkKind::Network => "received packets",
             WorkKind::Interrupt => "interrupts",
             WorkKind::Other => "other work",
-            WorkKind::Unnamed => "work that nobody looked at",
+            WorkKind::Unnamed => "unidentified work",
         }
     }
 
@@ -210,7 +209,7 @@ impl WorkKind {
         WorkKind::ALL.iter().copied().find(|kind| kind.as_str() == text)
     }
 
-    /// Steps from memory cgroup to memory cgroup.
+    /// Walks memory cgroups.
     pub fn is_memcg_walk(self) -> bool {
         matches!(self, WorkKind::StatsWalk | WorkKind::ReclaimWalk)
     }
@@ -230,7 +229,7 @@ static MEANINGS: LazyLock<HashMap<&'static str, Meaning>> = LazyLock::new(|| {
     meanings
 });
 
-/// A function's name without what the compiler adds after a dot: `do_idle.constprop.0`, `do_softirq.part.0`.
+/// A function's name without the compiler's suffix after a dot: `do_idle.constprop.0`, `do_softirq.part.0`.
 pub fn base_name(function: &str) -> &str {
     // A leading dot is part of the name.
     match function.bytes().skip(1).position(|byte| byte == b'.') {
@@ -239,7 +238,7 @@ pub fn base_name(function: &str) -> &str {
     }
 }
 
-/// What a function of the kernel means by its name, which may be missing.
+/// What a kernel function means, by its name, which may be missing.
 pub fn meaning_of(function: &str) -> Meaning {
     if function.is_empty() || function == "[unknown]" {
         return KERNEL;
@@ -253,11 +252,11 @@ pub fn meaning_of(function: &str) -> Meaning {
 pub struct StackMeaning(Meaning);
 
 impl StackMeaning {
-    /// The stack with one more function, which the innermost one called.
+    /// Adds a function, called by the innermost one so far.
     #[inline]
     #[must_use]
     pub fn calls(self, function: Meaning) -> StackMeaning {
-        // What an interrupt interrupted says nothing about the interrupt's work, nor about what is done after it. User code interrupts nothing.
+        // What was interrupted says nothing about the interrupt's work, nor about what follows it. User code interrupts nothing.
         let apart = function & KERNEL == 0 || function & (INTERRUPT | LEAVING) != 0;
         StackMeaning(function | if apart { 0 } else { self.0 & !STEP })
     }
@@ -270,25 +269,25 @@ impl StackMeaning {
         self.0 & NAMED != 0
     }
 
-    /// The work of an interrupt, whoever was interrupted.
+    /// Interrupt work, whoever was interrupted.
     pub fn is_interrupt(self) -> bool {
         self.0 & INTERRUPT != 0
     }
 
-    /// Whether a core with this stack was idle. It is idle only in its idle task: a thread that runs the idle loop (idle injection) keeps
-    /// others from the core. And only if no interrupt runs above the idle loop; what the loop does for itself (choosing a state) is idle
-    /// time, as in /proc/stat. An idle task whose functions have no names is idle, as it mostly is.
+    /// Whether a core with this stack was idle: only in its idle task, as a thread that runs the idle loop (idle injection) keeps
+    /// others off the core; and only if no interrupt runs on top of the loop. The loop's own work (choosing a state) is idle time, as
+    /// in /proc/stat. An idle task with unnamed functions counts as idle, as it mostly is.
     pub fn is_idle(self, of_idle_task: bool) -> bool {
         of_idle_task && !self.is_interrupt() && (self.0 & IDLE != 0 || !self.has_names())
     }
 
-    /// What the kernel was at work on; `None` in user code and on an idle core.
+    /// What the kernel was working on; `None` in user code and on an idle core.
     pub fn work(self, of_idle_task: bool) -> Option<WorkKind> {
         if !self.is_in_kernel() || self.is_idle(of_idle_task) {
             return None;
         }
         let has = |meaning: Meaning| self.0 & meaning != 0;
-        // Helpers of a step have other callers, too: a step is one only within reclaim.
+        // Helpers of a step have other callers, too: they count only within reclaim.
         Some(match () {
             () if !self.has_names() => WorkKind::Unnamed,
             () if has(RECLAIM) && has(WALK | STEP) => WorkKind::ReclaimWalk,
@@ -319,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_is_idle_only_if_nothing_sits_above_it() {
+    fn the_idle_loop_is_idle_only_without_an_interrupt_on_top() {
         const LOOP: [&str; 2] = ["do_idle", "cpu_startup_entry"];
         for waits in [
             &["pv_native_safe_halt", "default_idle", "default_idle_call"][..],
@@ -330,7 +329,7 @@ mod tests {
             &["__arm_smccc_hvc", "cpu_suspend", "psci_cpu_suspend_enter", "psci_enter_idle_state"],
             &["[unknown]"],
             &[""],
-            // What the idle loop does for itself.
+            // The idle loop's own work.
             &["menu_select"],
             &["__schedule", "schedule_idle"],
             &[],
@@ -343,14 +342,14 @@ mod tests {
             let packets = [&["kfree", "process_backlog", "net_rx_action", "handle_softirqs"], &idle[..]].concat();
             assert_eq!(stack(&packets).work(true), Some(WorkKind::Network), "{packets:?}");
         }
-        // Without callers the innermost function tells; without names nothing does, and most often an idle task idles.
+        // Without callers the innermost function decides. Without names nothing does; an idle task is mostly idle.
         assert!(stack(&["intel_idle"]).is_idle(true) && stack(&[""]).is_idle(true) && stack(&[]).is_idle(true));
         assert!(!StackMeaning::default().calls(USER_CODE).is_idle(true), "a thread of another pid namespace");
         assert_eq!(stack(&["", ""]).work(false), Some(WorkKind::Unnamed));
     }
 
     #[test]
-    fn whoever_was_interrupted_is_not_to_blame() {
+    fn interrupts_are_not_blamed_on_what_they_interrupt() {
         for entry in [
             "asm_sysvec_apic_timer_interrupt",
             "__sysvec_call_function_single",
@@ -368,7 +367,7 @@ mod tests {
             let within = stack(&["work", entry, "mem_cgroup_iter", "shrink_node"]);
             assert!(within.is_interrupt(), "{entry}");
             assert_eq!(within.work(false), Some(WorkKind::Interrupt), "{entry}");
-            // On the way back to the program somebody else is chosen.
+            // On return to user mode, another thread is scheduled.
             let back = stack(&["schedule", "irqentry_exit_to_user_mode", entry]);
             assert!(!back.is_interrupt(), "{entry}");
             assert_eq!(back.work(false), Some(WorkKind::Other), "{entry}");
@@ -391,11 +390,11 @@ mod tests {
         );
         assert_eq!(of(&["mem_cgroup_iter", "shrink_node"]), Some(WorkKind::ReclaimWalk));
         assert_eq!(of(&["css_tryget", "mem_cgroup_iter", "memcg_stat_show"]), Some(WorkKind::StatsWalk));
-        assert_eq!(of(&["blk_start_plug", "ext4_writepages"]), Some(WorkKind::Other), "a helper of others, too");
+        assert_eq!(of(&["blk_start_plug", "ext4_writepages"]), Some(WorkKind::Other), "a helper with other callers");
     }
 
     #[test]
-    fn the_most_telling_function_decides() {
+    fn the_most_specific_function_decides() {
         assert_eq!(of(&["smaps_pte_range", "walk_pgd_range", "kernfs_seq_show"]), Some(WorkKind::PageTables));
         assert_eq!(of(&["clear_page_erms", "do_anonymous_page", "__handle_mm_fault"]), Some(WorkKind::PageFault));
         assert_eq!(
@@ -407,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn little_ones_are_put_together_and_no_sample_is_lost() {
+    fn small_rows_are_put_together_and_no_sample_is_lost() {
         let row = |tid: u32, samples: u64| WorkRow {
             core: tid % 3,
             pid: tid,
@@ -431,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_have_names_of_their_own() {
+    fn kinds_have_distinct_names() {
         for kind in WorkKind::ALL {
             assert_eq!(WorkKind::parse(kind.as_str()), Some(*kind));
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());

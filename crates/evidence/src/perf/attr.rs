@@ -1,4 +1,4 @@
-//! What was asked of the kernel for one event (`struct perf_event_attr`), as far as it shapes the records.
+//! The settings of one event (`struct perf_event_attr`), as far as they shape the records.
 
 use super::fields::Fields;
 use super::kind;
@@ -48,7 +48,7 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// Reads the structure, which grew over time: what an old file lacks is zero.
+    /// Parses the structure, which grew over time: fields that an old file lacks are zero.
     pub fn parse(mut fields: Fields<'_>) -> Option<Attr> {
         let kind = fields.u32()?;
         let _size = fields.u32()?;
@@ -62,7 +62,7 @@ impl Attr {
             name: name(kind, config),
             sample_type,
             read_format,
-            // With a frequency the word is the rate, and each sample has its own period.
+            // With a frequency, this word is the rate, and each sample has its own period.
             sample_period: if frequency { 1 } else { sample_period.max(1) },
             sample_id_all: flags & SAMPLE_ID_ALL != 0,
             ..Attr::default()
@@ -79,12 +79,12 @@ impl Attr {
         Some(attr)
     }
 
-    /// Whether samples of the two have the same fields at the same places.
+    /// Whether samples of both have the same fields in the same places.
     pub fn is_like(&self, other: &Attr) -> bool {
         self.sample_type == other.sample_type
     }
 
-    /// How many words from the start of a sample its id is, if it has one.
+    /// Offset of the id from the start of a sample, in words.
     pub fn id_word(&self) -> Option<usize> {
         if self.sample_type & bit::IDENTIFIER != 0 {
             return Some(0);
@@ -93,7 +93,7 @@ impl Attr {
         (self.sample_type & bit::ID != 0).then(|| (self.sample_type & before).count_ones() as usize)
     }
 
-    /// How many words from the start of a sample its time is, if it has one.
+    /// Offset of the time from the start of a sample, in words.
     fn time_word(&self) -> Option<usize> {
         let before = bit::IDENTIFIER | bit::IP | bit::TID;
         (self.sample_type & bit::TIME != 0).then(|| (self.sample_type & before).count_ones() as usize)
@@ -127,27 +127,27 @@ impl Attr {
         Fields::new(body.get(at..)?, swap).u64()
     }
 
-    /// The core that a record other than a sample was written on.
+    /// The core on which a record other than a sample was written.
     pub fn core_of(&self, body: &[u8], swap: bool) -> Option<u32> {
         let at = body.len().checked_sub(self.core_word_from_end()? * 8)?;
         Fields::new(&body[at..], swap).u32()
     }
 
-    /// How many words from the end of any other record its core stands, if it has one.
+    /// Offset of the core from the end of any other record, in words.
     fn core_word_from_end(&self) -> Option<usize> {
         let from_core_on = bit::CPU | bit::IDENTIFIER;
         let has_core = self.sample_id_all && self.sample_type & bit::CPU != 0;
         has_core.then(|| (self.sample_type & from_core_on).count_ones() as usize)
     }
 
-    /// How many words from the end of any other record its time begins, if it has one.
+    /// Offset of the time from the end of any other record, in words.
     fn time_word_from_end(&self) -> Option<usize> {
         let from_time_on = bit::TIME | bit::ID | bit::STREAM_ID | bit::CPU | bit::IDENTIFIER;
         let has_time = self.sample_id_all && self.sample_type & bit::TIME != 0;
         has_time.then(|| (self.sample_type & from_time_on).count_ones() as usize)
     }
 
-    /// A record's body without what sample_id_all adds to its end, which must not be taken for a part of a path.
+    /// A record's body without what sample_id_all appends, which must not be taken for part of a path.
     pub fn own_part<'a>(&self, body: &'a [u8]) -> &'a [u8] {
         let all = bit::TID | bit::TIME | bit::ID | bit::STREAM_ID | bit::CPU | bit::IDENTIFIER;
         let added = if self.sample_id_all { (self.sample_type & all).count_ones() as usize * 8 } else { 0 };
@@ -155,12 +155,12 @@ impl Attr {
     }
 }
 
-/// Whether samples of all events have the same fields at the same places.
+/// Whether samples of all events have the same fields in the same places.
 pub fn are_alike(attrs: &[Attr]) -> bool {
     attrs.iter().all(|attr| attr.is_like(&attrs[0]))
 }
 
-/// What perf calls an event if the file does not say.
+/// perf's name for an event, if the file has none.
 fn name(kind: u32, config: u64) -> String {
     let hardware = ["cycles", "instructions", "cache-references", "cache-misses", "branches", "branch-misses"];
     let software = [

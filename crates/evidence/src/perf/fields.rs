@@ -1,9 +1,9 @@
-//! Numbers and strings out of a record, never beyond its end.
+//! Reads numbers and strings from a record, never beyond its end.
 
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
     data: &'a [u8],
-    /// The file was written by a machine of the other byte order.
+    /// The file was written on a machine with the other byte order.
     swap: bool,
 }
 
@@ -43,7 +43,7 @@ impl<'a> Fields<'a> {
         self.bytes(usize::try_from(n).ok()?.checked_mul(8)?).map(|_| ())
     }
 
-    /// A string that ends with a zero byte or with the data.
+    /// A string terminated by a zero byte or by the end of the data.
     pub fn string(&mut self) -> &'a [u8] {
         let end = memchr::memchr(0, self.data).unwrap_or(self.data.len());
         let text = &self.data[..end];

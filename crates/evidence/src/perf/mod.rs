@@ -1,5 +1,5 @@
-//! Records of the kernel's perf events (include/uapi/linux/perf_event.h), as they stand in its rings and in the files of perf: samples, and between
-//! them who was called what, what was mapped where, what was lost.
+//! Records of the kernel's perf events (include/uapi/linux/perf_event.h), from its rings and from perf's files: samples, and
+//! between them names of threads, memory mappings and losses.
 
 pub mod attr;
 pub mod fields;
@@ -9,7 +9,7 @@ pub use attr::{Attr, sample_bit};
 pub use fields::Fields;
 pub use sample::RawSample;
 
-/// Kinds of records (from 64 on perf's own: tools/lib/perf/include/perf/event.h).
+/// Kinds of records (from 64 on, perf's own: tools/lib/perf/include/perf/event.h).
 pub mod kind {
     pub const MMAP: u32 = 1;
     pub const LOST: u32 = 2;
@@ -48,9 +48,9 @@ pub fn record_header(record: &[u8], swap: bool) -> (u32, u16, usize) {
     (fields.u32().unwrap_or(0), fields.u16().unwrap_or(0), usize::from(fields.u16().unwrap_or(0)))
 }
 
-/// What a record other than a sample says.
+/// A record other than a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said<'a> {
+pub enum SideRecord<'a> {
     Mapped {
         pid: u32,
         start: u64,
@@ -76,18 +76,18 @@ pub enum Said<'a> {
         pid: u32,
         tid: u32,
     },
-    /// Records that found no room when they were written.
+    /// Records dropped because the ring was full.
     Lost(u64),
-    /// Samples that found no room, counted at the end.
+    /// Samples dropped because the ring was full, counted at the end.
     LostSamples(u64),
-    /// From this time on the kernel held samples back, because they took too much of its time.
+    /// From this time on, the kernel throttled sampling because it took too long.
     Throttled(u64),
     Unthrottled(u64),
     Cgroup {
         id: u64,
         path: &'a [u8],
     },
-    /// Code of the kernel's that comes (a BPF program, a trampoline) or goes.
+    /// Kernel code that was loaded (a BPF program, a trampoline) or unloaded.
     KernelCode {
         start: u64,
         length: u64,
@@ -98,9 +98,9 @@ pub enum Said<'a> {
     Other,
 }
 
-impl<'a> Said<'a> {
+impl<'a> SideRecord<'a> {
     /// `body` is the record's own part ([`Attr::own_part`]). `None` if it is shorter than its kind.
-    pub fn parse(kind: u32, misc: u16, body: &'a [u8], swap: bool) -> Option<Said<'a>> {
+    pub fn parse(kind: u32, misc: u16, body: &'a [u8], swap: bool) -> Option<SideRecord<'a>> {
         let mut fields = Fields::new(body, swap);
         Some(match kind {
             kind::MMAP | kind::MMAP2 => {
@@ -118,35 +118,35 @@ impl<'a> Said<'a> {
                     }
                     fields.u64()?; // protection and flags
                 }
-                Said::Mapped { pid, start, length, file_offset, build_id, inode, path: fields.string() }
+                SideRecord::Mapped { pid, start, length, file_offset, build_id, inode, path: fields.string() }
             }
             kind::COMM => {
                 let (pid, tid) = (fields.u32()?, fields.u32()?);
-                Said::Named { pid, tid, name: fields.string(), by_exec: misc & MISC_COMM_EXEC != 0 }
+                SideRecord::Named { pid, tid, name: fields.string(), by_exec: misc & MISC_COMM_EXEC != 0 }
             }
             kind::FORK => {
                 let (pid, parent_pid, tid, parent_tid) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
-                Said::Began { pid, tid, parent_pid, parent_tid }
+                SideRecord::Began { pid, tid, parent_pid, parent_tid }
             }
             kind::EXIT => {
                 let (pid, _parent, tid) = (fields.u32()?, fields.u32()?, fields.u32()?);
-                Said::Ended { pid, tid }
+                SideRecord::Ended { pid, tid }
             }
             kind::LOST => {
                 fields.u64()?; // the event
-                Said::Lost(fields.u64()?)
+                SideRecord::Lost(fields.u64()?)
             }
-            kind::LOST_SAMPLES => Said::LostSamples(fields.u64()?),
-            kind::THROTTLE => Said::Throttled(fields.u64()?),
-            kind::UNTHROTTLE => Said::Unthrottled(fields.u64()?),
-            kind::CGROUP => Said::Cgroup { id: fields.u64()?, path: fields.string() },
+            kind::LOST_SAMPLES => SideRecord::LostSamples(fields.u64()?),
+            kind::THROTTLE => SideRecord::Throttled(fields.u64()?),
+            kind::UNTHROTTLE => SideRecord::Unthrottled(fields.u64()?),
+            kind::CGROUP => SideRecord::Cgroup { id: fields.u64()?, path: fields.string() },
             kind::KSYMBOL => {
                 let (start, length) = (fields.u64()?, fields.u32()?);
                 let (_kind, flags) = (fields.u16()?, fields.u16()?);
                 let is_gone = flags & KSYMBOL_GONE != 0;
-                Said::KernelCode { start, length: u64::from(length), name: fields.string(), is_gone }
+                SideRecord::KernelCode { start, length: u64::from(length), name: fields.string(), is_gone }
             }
-            _ => Said::Other,
+            _ => SideRecord::Other,
         })
     }
 }
@@ -181,14 +181,14 @@ mod tests {
         let found = parse(&bytes).expect("a sample");
         assert_eq!((found.pid, found.tid, found.time), (Some(42), Some(43), Some(7)));
         assert_eq!(found.addresses().collect::<Vec<_>>(), [0xffff_ffff_8100_0010, 0xffff_ffff_8100_0020]);
-        let said = |kind, body: &[u8]| format!("{:?}", Said::parse(kind, 0, body, false));
+        let said = |kind, body: &[u8]| format!("{:?}", SideRecord::parse(kind, 0, body, false));
         assert_eq!(said(kind::LOST, &words(&[1, 9])), "Some(Lost(9))");
         assert_eq!(said(kind::LOST, &words(&[1])), "None");
         assert_eq!(said(kind::THROTTLE, &words(&[5, 1, 1])), "Some(Throttled(5))");
         let comm = [halves(&[7, 8]), b"cat\0\0\0\0\0".to_vec()].concat();
-        let named = Said::Named { pid: 7, tid: 8, name: b"cat", by_exec: false };
-        assert_eq!(Said::parse(kind::COMM, 0, &comm, false), Some(named), "threads have names of their own");
-        // With sample_id_all a record ends with process, time and core.
+        let named = SideRecord::Named { pid: 7, tid: 8, name: b"cat", by_exec: false };
+        assert_eq!(SideRecord::parse(kind::COMM, 0, &comm, false), Some(named), "threads have their own names");
+        // With sample_id_all, a record ends with process, time and core.
         let attr = Attr { sample_type: CHAINS | sample_bit::CPU, sample_id_all: true, ..Attr::default() };
         let whole = [comm.clone(), halves(&[7, 8]), words(&[99]), halves(&[3, 0])].concat();
         assert_eq!(attr.own_part(&whole), comm);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_claims_more_than_there_is() {
+    fn a_chain_that_claims_to_be_longer_than_its_record() {
         for length in [4, u64::MAX / 8 + 1, u64::MAX] {
             let mut bytes = sample(1, 1, &[1, 2, 3]);
             bytes[16..24].copy_from_slice(&length.to_ne_bytes());
@@ -207,9 +207,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_record_or_none(kind in 0u32..25, misc: u16, swap: bool, sample_type: u64,
+        fn any_bytes_are_parsed_or_refused(kind in 0u32..25, misc: u16, swap: bool, sample_type: u64,
                                           bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            Said::parse(kind, misc, &bytes, swap);
+            SideRecord::parse(kind, misc, &bytes, swap);
             let attr = Attr { sample_type, sample_id_all: true, ..Attr::default() };
             attr.time_of(kind, &bytes, swap);
             attr.core_of(&bytes, swap);

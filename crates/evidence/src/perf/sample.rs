@@ -12,24 +12,24 @@ pub struct RawSample<'a> {
     pub core: Option<u32>,
     pub period: Option<u64>,
     pub cgroup: Option<u64>,
-    /// Addresses as they were recorded, the innermost first, eight bytes each.
+    /// Addresses as recorded, innermost first, eight bytes each.
     pub chain: &'a [u8],
-    /// What a tracepoint says.
+    /// A tracepoint's data.
     pub raw: &'a [u8],
 }
 
-/// From here up (to -1) a number in a chain is no address: it says whose the following ones are (PERF_CONTEXT_MAX).
+/// From here up (to -1), a number in a chain is no address but says in which mode the following ones ran (PERF_CONTEXT_MAX).
 pub const CONTEXT: u64 = -4095i64 as u64;
 
 impl<'a> RawSample<'a> {
-    /// The chain of a record of this machine, without saying whose each address is.
+    /// The chain of a record of this machine, without the mode of each address.
     pub fn addresses(&self) -> impl Iterator<Item = u64> + use<'a> {
         let words = self.chain.chunks_exact(8).map(|word| word.try_into().map_or(CONTEXT, u64::from_ne_bytes));
         words.filter(|address| *address < CONTEXT)
     }
 }
 
-/// Takes a sample's body apart. `None` if it is shorter than it says.
+/// Parses a sample's body. `None` if it is shorter than it claims.
 #[inline]
 pub fn parse<'a>(mut fields: Fields<'a>, attr: &Attr) -> Option<RawSample<'a>> {
     let has = |wanted: u64| attr.sample_type & wanted != 0;
@@ -83,7 +83,7 @@ fn skip_read(fields: &mut Fields<'_>, format: u64) -> Option<()> {
     fields.skip_words(times.checked_add(count.checked_mul(per_value)?)?)
 }
 
-/// The cgroup's id stands behind everything of variable length.
+/// The cgroup's id follows all fields of variable length.
 fn cgroup(mut fields: Fields<'_>, attr: &Attr) -> Option<u64> {
     let has = |wanted: u64| attr.sample_type & wanted != 0;
     if has(bit::BRANCH_STACK) {

@@ -1,9 +1,9 @@
-//! The dense streams, packed: rows become columns of differences, differences become varints, zstd does the rest.
+//! Packs the dense streams: rows become columns of differences, differences become varints, zstd does the rest.
 //!
-//! A chunk is complete in itself, so that any one can be lost or read alone. Its payload, before zstd, is: the number of
-//! columns, then each column as its length in bytes and its numbers, all LEB128 varints. A difference is taken modulo 2⁶⁴ and
-//! zigzagged, so every value survives. A decoder takes any bytes: it never allocates more than a small multiple of
-//! [`MAX_PAYLOAD`] and answers with an error where something does not fit.
+//! Each chunk is self-contained, so that any one can be lost or read alone. Its payload, before zstd, is: the number of columns,
+//! then each column as its length in bytes and its numbers, all LEB128 varints. Differences are modulo 2⁶⁴ and zigzagged, so
+//! every value survives. A decoder takes any bytes: it never allocates more than a small multiple of [`MAX_PAYLOAD`] and returns
+//! an error if something does not fit.
 
 use crate::cores::{CoreTicks, CoreTimes, MAX_CORES};
 use crate::tasks::{SchedTimes, ThreadKey, ThreadSample};
@@ -12,12 +12,12 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{self, Read};
 
-/// What a chunk may unpack to. The largest that a writer makes, 32,768 thread samples of random numbers, has 5 MB.
+/// Most bytes a chunk may unpack to. The largest that a writer makes, 32,768 thread samples of random numbers, takes 5 MB.
 pub const MAX_PAYLOAD: usize = 8 << 20;
-/// What the values of a chunk may take in memory where short bytes could stand for long values.
+/// Most memory for a chunk's values, where few bytes could stand for long values.
 pub const MAX_UNPACKED: usize = 4 * MAX_PAYLOAD;
 
-/// Level 9 makes core times 6 % smaller and takes 1.7 times the CPU time of a whole append; level 1 saves a fifth of it.
+/// Level 9 makes core times 6 % smaller but takes 1.7 times the CPU time of a whole append; level 1 saves a fifth of it.
 const ZSTD_LEVEL: i32 = 3;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,16 +42,16 @@ pub enum ChunkError {
     Rows { expected: u64, found: u64 },
 }
 
-/// A thing of which a recording holds a dense stream.
+/// An item of a dense stream.
 pub trait Streamed: Clone {
     const TABLE: &'static str;
-    /// Whether it is told only when it changed, so that one has to look back for how it stands.
+    /// Whether it is recorded only when it changes, so that its current state must be looked up in the past.
     const IS_STATE: bool = false;
-    /// `None` if it has no time of its own.
+    /// `None` if it has no time.
     fn at(&self) -> Option<Time>;
-    /// How many rows of the packed columns it takes.
+    /// Number of rows it takes in the packed columns.
     fn rows(&self) -> usize;
-    /// What it takes in memory.
+    /// Its size in memory.
     fn bytes(&self) -> usize {
         size_of::<Self>()
     }
@@ -59,7 +59,7 @@ pub trait Streamed: Clone {
     fn unpack(payload: &[u8]) -> Result<Vec<Self>, ChunkError>;
 }
 
-/// A point of a counter, its series by number.
+/// A point of a counter, with the number of its series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterPoint {
     pub series: u64,
@@ -82,7 +82,7 @@ pub fn compress(payload: &[u8], level: i32) -> Result<Vec<u8>, ChunkError> {
         };
         compressor.set_compression_level(level)?;
         let compressed = compressor.compress(payload);
-        // A large one would keep megabytes for the next small ones.
+        // After a large one it would keep megabytes for the next small ones.
         if payload.len() > MOST_KEPT || compressed.is_err() {
             *kept = None;
         }
@@ -91,11 +91,11 @@ pub fn compress(payload: &[u8], level: i32) -> Result<Vec<u8>, ChunkError> {
     compressed.map_err(|e: io::Error| ChunkError::Zstd(e.to_string()))
 }
 
-/// What is compressed with a compressor that is kept: a recorder's seconds.
+/// The compressor is kept up to this size: enough for a recorder's seconds.
 const MOST_KEPT: usize = 256 << 10;
 
 thread_local! {
-    /// Making one anew for each of some small chunks a second costs more than compressing them.
+    /// Creating one for each of a few small chunks a second costs more than compressing them.
     static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
@@ -110,7 +110,7 @@ pub fn decompress(data: &[u8]) -> Result<Vec<u8>, ChunkError> {
     decompress_at_once(data).map_or_else(|| decompress_in_steps(data), Ok)
 }
 
-/// As our writers make them: one frame that tells its size. Several times as fast.
+/// As our writers make them: one frame that states its size. Several times as fast.
 fn decompress_at_once(data: &[u8]) -> Option<Vec<u8>> {
     let claimed = zstd::zstd_safe::get_frame_content_size(data).ok().flatten()?;
     let claimed = usize::try_from(claimed).ok().filter(|claimed| *claimed <= MAX_PAYLOAD)?;
@@ -123,9 +123,9 @@ fn decompress_at_once(data: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// Any other.
+/// Any other data.
 fn decompress_in_steps(data: &[u8]) -> Result<Vec<u8>, ChunkError> {
-    // Streamed, so that memory follows what is there and not what a header claims.
+    // Streamed, so that memory grows with the data and not with what a header claims.
     let unzip = || -> io::Result<Vec<u8>> {
         let mut decoder = zstd::stream::read::Decoder::with_buffer(data)?;
         decoder.window_log_max(MAX_PAYLOAD.ilog2())?;
@@ -156,7 +156,7 @@ fn take(bytes: &mut &[u8]) -> Option<u64> {
         let (&byte, rest) = bytes.split_first()?;
         *bytes = rest;
         let bits = u64::from(byte & 0x7f);
-        // The tenth byte has room for one bit.
+        // The tenth byte holds only one bit.
         if shift == 63 && bits > 1 {
             return None;
         }
@@ -178,7 +178,7 @@ pub fn join<const N: usize>(columns: [Vec<u8>; N]) -> Vec<u8> {
     payload
 }
 
-/// Columns beyond those named here come from a newer coroner and are left alone.
+/// Columns beyond those named here come from a newer coroner and are ignored.
 pub fn split<'a, const N: usize>(
     mut payload: &'a [u8],
     names: [&'static str; N],
@@ -232,7 +232,7 @@ impl<'a> Column<'a> {
         u32::try_from(value).map_err(|_| ChunkError::Range(self.name, value))
     }
 
-    /// Text stands in a column as it is; another one says how long it is.
+    /// Text is stored in a column as it is; another column has its length.
     pub fn bytes(&mut self, length: u64) -> Result<&'a [u8], ChunkError> {
         let split = usize::try_from(length).ok().and_then(|l| self.rest.split_at_checked(l));
         let (bytes, rest) = split.ok_or(ChunkError::Text(self.name))?;
@@ -248,8 +248,8 @@ pub fn all_used<const N: usize>(columns: [Column<'_>; N]) -> Result<(), ChunkErr
     }
 }
 
-/// The columns of a core. Idle time stands as the sum of all ticks: that grows at the same pace on every core, while idle time
-/// would say once more what the others say.
+/// The columns of a core. Idle time is stored as the sum of all ticks: that grows at the same pace on every core, while idle time
+/// would repeat what the other columns say.
 fn ticks_of(c: &CoreTicks) -> [u64; 8] {
     let all = [c.user, c.nice, c.system, c.idle, c.iowait, c.irq, c.softirq, c.steal];
     let sum = all.iter().fold(0, |sum: u64, ticks| sum.wrapping_add(*ticks));
@@ -262,8 +262,8 @@ fn core_ticks(core: u32, [user, nice, system, sum, iowait, irq, softirq, steal]:
     CoreTicks { core, user, nice, system, idle, iowait, irq, softirq, steal }
 }
 
-/// A core is told from its neighbour in the look before, at the same place in the list: as long as no core comes or goes,
-/// its number costs nothing and its ticks are small.
+/// Each core is stored as the difference to the same place in the look before: as long as no core comes or goes, its number costs
+/// nothing and its ticks are small.
 impl Streamed for CoreTimes {
     const TABLE: &'static str = "core_time_chunks";
 
@@ -306,7 +306,7 @@ impl Streamed for CoreTimes {
     }
 }
 
-/// The first `most` looks of a chunk, and all columns that they left over.
+/// The first `most` looks of a chunk, and the rest of all columns.
 fn looks_of<'a>(payload: &'a [u8], most: usize) -> Result<(Vec<CoreTimes>, [Column<'a>; 11]), ChunkError> {
     let names = ["at", "count", "core", "user", "nice", "system", "sum", "iowait", "irq", "softirq", "steal"];
     let mut columns = split(payload, names)?;
@@ -336,12 +336,12 @@ fn looks_of<'a>(payload: &'a [u8], most: usize) -> Result<(Vec<CoreTimes>, [Colu
     Ok((looks, columns))
 }
 
-/// The first looks of a packed chunk: enough for those who step over the rest. Numbers behind them are not looked at.
+/// The first looks of a packed chunk, for readers that skip the rest. Later numbers are not checked.
 pub fn first_looks(data: &[u8], most: usize) -> Result<Vec<CoreTimes>, ChunkError> {
     Ok(looks_of(&decompress(data)?, most)?.0)
 }
 
-/// The times of all looks of a packed chunk of so many rows, and those looks that `wants` chooses by the times.
+/// The times of all looks of a packed chunk with `rows` rows, and the looks that `wants` chooses by time.
 pub fn chosen_looks(
     data: &[u8],
     rows: u64,
@@ -357,7 +357,7 @@ pub fn chosen_looks(
     }
     let wanted = wants(&times);
     let (mut looks, mut found) = (Vec::new(), 0);
-    // The cores as they stood at the look before.
+    // The cores at the look before.
     let mut now: Vec<(u32, [u64; 8])> = Vec::new();
     for (at, is_wanted) in times.iter().zip(wanted.into_iter().chain(std::iter::repeat(false))) {
         let cores = count.after(now.len() as u64)?;
@@ -385,7 +385,7 @@ pub fn chosen_looks(
     if found == rows { Ok((times, looks)) } else { Err(ChunkError::Rows { expected: rows, found }) }
 }
 
-/// A thread is interned at its first sample of the chunk; later ones are told from its last.
+/// A thread is interned at its first sample in the chunk; later ones are stored as differences to its last.
 impl Streamed for ThreadSample {
     const TABLE: &'static str = "thread_sample_chunks";
     const IS_STATE: bool = true;
@@ -513,7 +513,7 @@ fn unmoved(key: ThreadKey) -> ThreadSample {
     }
 }
 
-/// Series by series; the moments of a look are the same for many series, so they are interned.
+/// Series by series; many series share the time of a look, so times are interned.
 impl Streamed for CounterPoint {
     const TABLE: &'static str = "counter_chunks";
     const IS_STATE: bool = true;

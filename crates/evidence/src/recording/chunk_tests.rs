@@ -2,7 +2,7 @@ use super::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Small numbers, as they are, and the ends of the range, as they might be.
+/// Small numbers, as is usual, and the ends of the range, as is possible.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..200, any::<u64>(), Just(u64::MAX), Just(1 << 63)]
 }
@@ -75,7 +75,7 @@ proptest! {
         let _ = CounterPoint::unpack(&bytes);
     }
 
-    /// Nearly right is harder than random: one byte of a good payload is wrong.
+    /// Harder than random bytes: a good payload with one wrong byte.
     #[test]
     fn a_flipped_byte_is_decoded_or_refused(
         looks in vec(core_times(), 1..5), samples in vec(thread_sample(), 1..10), points in vec(counter_point(), 1..10),
@@ -104,11 +104,11 @@ proptest! {
 }
 
 #[test]
-fn a_bomb_is_refused_before_it_fills_the_memory() {
+fn a_bomb_is_refused_before_it_fills_memory() {
     let bomb = zstd::bulk::compress(&vec![0; 256 << 20], 3).unwrap();
     assert!(bomb.len() < 100_000);
     assert_eq!(decode::<CoreTimes>(&bomb, 1), Err(ChunkError::TooLarge));
-    // A look that claims many cores and has none.
+    // A look that claims many cores but has none.
     let look_of = |cores: u64| {
         let mut count = Vec::new();
         put_difference(&mut count, cores, 0);
@@ -121,7 +121,7 @@ fn a_bomb_is_refused_before_it_fills_the_memory() {
 }
 
 #[test]
-fn what_does_not_fit_is_named() {
+fn errors_name_the_column() {
     let looks = [CoreTimes { at: Time(5), cores: vec![CoreTicks::default()] }];
     let good = encode(&looks).unwrap();
     assert_eq!(decode::<CoreTimes>(&good, 2), Err(ChunkError::Rows { expected: 2, found: 1 }));
@@ -133,17 +133,17 @@ fn what_does_not_fit_is_named() {
 }
 
 #[test]
-fn what_another_zstd_packed_is_unpacked_and_no_size_is_believed() {
+fn other_zstd_frames_are_unpacked_and_no_size_is_trusted() {
     let payload = CoreTimes::pack(&[CoreTimes { at: Time(7), cores: vec![CoreTicks::default(); 300] }]);
     let known = compress(&payload, ZSTD_LEVEL).unwrap();
     let told = |data: &[u8]| zstd::zstd_safe::get_frame_content_size(data).unwrap();
     assert_eq!(told(&known), Some(payload.len() as u64));
     assert_eq!(decompress(&known).unwrap(), payload);
-    // Streamed: nothing says beforehand how much it is.
+    // Streamed: the frame does not state its size.
     let streamed = zstd::stream::encode_all(payload.as_slice(), 3).unwrap();
     assert_eq!(told(&streamed), None);
     assert_eq!(decompress(&streamed).unwrap(), payload);
-    // Two frames, of which the first one tells its size only.
+    // Two frames; the size is that of the first only.
     assert_eq!(decompress(&[known.as_slice(), &known].concat()).unwrap(), [payload.as_slice(), &payload].concat());
     let zeros = vec![0; MAX_PAYLOAD + 1];
     assert_eq!(decompress(&zstd::bulk::compress(&zeros, 1).unwrap()), Err(ChunkError::TooLarge));

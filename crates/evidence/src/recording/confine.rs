@@ -1,5 +1,5 @@
-//! Keeps a recording from doing anything to who reads it. The file may come from anybody: nothing in its schema may run, only
-//! plain tables are read, and no row, cell or query is without an end.
+//! Protects the reader from the recording. The file may come from anybody: nothing in its schema may run, only plain tables are
+//! read, and rows, cells and queries are bounded.
 
 use super::schema;
 use rusqlite::config::DbConfig;
@@ -11,43 +11,43 @@ use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Rows of one table that are read. An hour of a node with 192 cores has a tenth of it.
+/// Most rows read from one table. An hour of a node with 192 cores has a tenth of this.
 pub const MOST_ROWS: usize = 200_000;
 
-/// Rows of a table of (key, value), and things that could not be seen.
+/// Most rows of a (key, value) table and of table unseen.
 pub const MOST_PAIRS: usize = 1000;
 
 /// No name, path or line of a log is longer than this.
 const MOST_TEXT: usize = 64 << 10;
 
-/// Documents within a cell: files of the catalogue, units, what the kernel was at work on.
+/// Longest document in a cell: catalogue files, units, kernel work.
 const MOST_DOCUMENT: usize = 4 << 20;
 
-/// A cell. Chunks are smaller: unpacked they have at most [`super::chunk::MAX_PAYLOAD`].
+/// Largest cell. Chunks are smaller: unpacked, at most [`super::chunk::MAX_PAYLOAD`].
 const MOST_CELL: i32 = 16 << 20;
 
-/// What a document in JSON may grow to in memory.
+/// By how much a JSON document may grow in memory.
 const UNPACKED: usize = 4;
 
-/// SQLite counts its steps in so many at once.
+/// SQLite calls back after this many steps.
 const STEPS_AT_ONCE: i32 = 1000;
 
-/// What reading one table may take: some seconds. [`MOST_ROWS`] rows of the widest table take a fifth of it. A page that leads
-/// back to itself has rows without end.
+/// Limit for reading one table: some seconds. [`MOST_ROWS`] rows of the widest table take a fifth of it. A page that points to
+/// itself would have endless rows.
 const MOST_STEPS: u64 = 100_000_000 / STEPS_AT_ONCE as u64;
 
-/// How many steps may still be made until the next call of [`Steps::again`].
+/// The steps left until the next call of [`Steps::again`].
 #[derive(Clone)]
 pub struct Steps(std::sync::Arc<AtomicU64>);
 
 impl Steps {
-    /// Another table, another question.
+    /// Refills the budget, for another table or query.
     pub fn again(&self) {
         self.0.store(MOST_STEPS, Ordering::Relaxed);
     }
 }
 
-/// Before anything is read, also not the list of tables.
+/// To be called before anything is read, even the list of tables.
 pub fn confine(db: &Connection) -> rusqlite::Result<Steps> {
     db.set_limit(Limit::SQLITE_LIMIT_LENGTH, MOST_CELL)?;
     db.set_limit(Limit::SQLITE_LIMIT_SQL_LENGTH, 100_000)?;
@@ -58,7 +58,7 @@ pub fn confine(db: &Connection) -> rusqlite::Result<Steps> {
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
-    // Memory that is mapped goes away with the end of a file that somebody cuts off.
+    // No mmap: access to it would crash if somebody truncates the file.
     db.execute_batch("PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0; PRAGMA query_only = ON;")?;
     let steps = Steps(std::sync::Arc::new(AtomicU64::new(MOST_STEPS)));
     let left = steps.clone();
@@ -67,7 +67,7 @@ pub fn confine(db: &Connection) -> rusqlite::Result<Steps> {
     Ok(steps)
 }
 
-/// From here on queries reach the plain tables of a recording and nothing else, whoever asks.
+/// From here on, queries reach only the plain tables of a recording.
 pub fn only_tables(db: &Connection) -> rusqlite::Result<()> {
     let plain = plain_tables(db)?;
     db.authorizer(Some(move |asked: AuthContext<'_>| match asked.action {
@@ -83,7 +83,7 @@ pub fn only_tables(db: &Connection) -> rusqlite::Result<()> {
     }))
 }
 
-/// Our tables, as we make them.
+/// Our tables, as we create them.
 static OURS: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
     let made = || -> rusqlite::Result<HashMap<String, String>> {
         let db = Connection::open_in_memory()?;
@@ -95,7 +95,7 @@ static OURS: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
     made().unwrap_or_default()
 });
 
-/// Those of our tables that are tables: no views, no virtual tables, no columns that are computed.
+/// Those of our tables that are plain: no views, virtual tables or computed columns.
 fn plain_tables(db: &Connection) -> rusqlite::Result<HashSet<&'static str>> {
     let mut plain = HashSet::new();
     let mut select = db.prepare("SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND rootpage > 0")?;
@@ -111,14 +111,14 @@ fn plain_tables(db: &Connection) -> rusqlite::Result<HashSet<&'static str>> {
     Ok(plain)
 }
 
-/// A table with more columns than ours is read by name. One whose columns are computed is not.
+/// A table with more columns than ours is fine: columns are read by name. One with computed columns is not.
 fn has_stored_columns(db: &Connection, table: &str) -> rusqlite::Result<bool> {
     let mut columns = db.prepare(&format!("PRAGMA table_xinfo({table})"))?;
     let hidden: Vec<i64> = columns.query_map([], |row| row.get(6))?.collect::<rusqlite::Result<_>>()?;
     Ok(!hidden.is_empty() && hidden.iter().all(|hidden| *hidden == 0))
 }
 
-/// Whether these can be read, and are what [`only_tables`] lets through.
+/// Whether these exist and [`only_tables`] allows them.
 pub fn are_tables(db: &Connection, names: &[&str]) -> bool {
     names.iter().all(|name| is_table(db, name).is_ok())
 }
@@ -126,12 +126,12 @@ pub fn are_tables(db: &Connection, names: &[&str]) -> bool {
 pub fn is_table(db: &Connection, name: &str) -> Result<(), String> {
     match db.prepare(&format!("SELECT count(*) FROM {name}")) {
         Ok(_) => Ok(()),
-        Err(Error::SqliteFailure(_, _) | Error::SqlInputError { .. }) => Err("there is no such table".to_owned()),
+        Err(Error::SqliteFailure(_, _) | Error::SqlInputError { .. }) => Err("no such table".to_owned()),
         Err(e) => Err(e.to_string()),
     }
 }
 
-/// The bytes that a row's texts take in memory, or that it is not one of ours.
+/// The memory that a row's texts take; an error if one is longer than any we write.
 pub fn fits(row: &Row<'_>) -> rusqlite::Result<usize> {
     let mut all: usize = 0;
     let statement: &rusqlite::Statement<'_> = row.as_ref();
@@ -141,7 +141,7 @@ pub fn fits(row: &Row<'_>) -> rusqlite::Result<usize> {
             let name = statement.column_name(column)?;
             let is_document = name.ends_with("_json") || name == "text";
             if text.len() > MOST_DOCUMENT || !is_document {
-                let why = format!("{name} has {} bytes, more than any has", text.len());
+                let why = format!("{name} has {} bytes, more than coroner ever writes", text.len());
                 return Err(Error::FromSqlConversionFailure(column, Type::Text, why.into()));
             }
         }

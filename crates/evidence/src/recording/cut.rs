@@ -1,17 +1,16 @@
-//! Cuts what plain tables hold to a window, and puts the segments of one boot together.
+//! Cuts the plain tables to a window, and merges the segments of one boot.
 //!
-//! What is left reads like what somebody would have seen who began to watch when the window began: what happened in it, and how
-//! things stood at its beginning. So of what is described (processes, threads, devices, units, censuses) the latest word before
-//! the window stays; of what happened before it (churn, exits, reads that took time) nothing does. Lines of the kernel log and
-//! of units' journals are an exception, as they are for a live watcher: those before the window stay, because rules tell what
-//! happened within the last day and how long ago that was. What is later than the window goes without exception.
+//! The result is what a watcher would have seen who started when the window began: what happened in it, and the state at its
+//! beginning. So of descriptions (processes, threads, devices, units, censuses) the latest before the window stays; of events
+//! before it (churn, exits, slow reads) nothing does. Kernel log and journal lines are an exception, as for a live watcher: those
+//! before the window stay, because rules report what happened within the last day. Everything after the window is dropped.
 
 use crate::time::{Time, Window};
 use crate::{Clocks, Evidence, LogLine, Nic, Process, Thread};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-/// Cuts plain rows to a window. The streams and scans are read so already.
+/// Cuts plain rows to a window. Streams and scans are read that way already.
 pub fn cut(evidence: &mut Evidence, window: Window) {
     let wall = wall_end(&evidence.clocks, window);
     states(&mut evidence.clocks, window, |c| c.at, |_| ());
@@ -28,7 +27,7 @@ pub fn cut(evidence: &mut Evidence, window: Window) {
     if evidence.stat_reads.iter().any(|r| window.contains(r.at)) {
         evidence.stat_reads.retain(|r| window.contains(r.at));
     } else {
-        // How long a read takes is how things stand, too.
+        // How long a read takes is state, too.
         states(&mut evidence.stat_reads, window, |r| r.at, |r| r.path.clone());
     }
     stretches(&mut evidence.cgroup_churn, window, |c| (c.from, c.to));
@@ -38,11 +37,11 @@ pub fn cut(evidence: &mut Evidence, window: Window) {
     if let Some(wall) = wall {
         evidence.unit_log.retain(|line| line.real_ns <= wall);
     }
-    // It is of the recorder's whole life.
+    // It covers the recorder's whole life.
     evidence.cost = None;
 }
 
-/// When the window ends by the wall clock.
+/// Wall-clock time of the window's end.
 fn wall_end(clocks: &[Clocks], window: Window) -> Option<u64> {
     clocks.iter().max_by_key(|c| c.at).map(|c| c.real_ns_of(window.to))
 }
@@ -57,7 +56,7 @@ fn last_looks(evidence: &Evidence, window: Window) -> HashMap<String, Time> {
     looks
 }
 
-/// What is in the window, and of each thing the latest word before it.
+/// Keeps what is in the window, and the latest of each key before it.
 fn states<T, K: Hash + Eq>(items: &mut Vec<T>, window: Window, at: fn(&T) -> Time, key: fn(&T) -> K) {
     let mut latest: HashMap<K, usize> = HashMap::new();
     for (i, item) in items.iter().enumerate().filter(|(_, item)| at(item) < window.from) {
@@ -74,7 +73,7 @@ fn states<T, K: Hash + Eq>(items: &mut Vec<T>, window: Window, at: fn(&T) -> Tim
     });
 }
 
-/// What lasted into the window, or began in it.
+/// Keeps what lasted into the window or began in it.
 fn stretches<T>(items: &mut Vec<T>, window: Window, ends: fn(&T) -> (Time, Time)) {
     items.retain(|item| {
         let (from, to) = ends(item);
@@ -82,8 +81,8 @@ fn stretches<T>(items: &mut Vec<T>, window: Window, ends: fn(&T) -> (Time, Time)
     });
 }
 
-/// Of many looks at the dead the first and the last in the window tell what changed; each can have tens of thousands of names.
-/// Without one in the window it is the last before it. Besides, the last that named them: in the window, else before it.
+/// Keeps the first and the last scan in the window, which show what changed: each may have tens of thousands of names. Without
+/// one in the window, the last before it. Also the last that names zombies: in the window, otherwise before it.
 pub fn scans<T>(scans: Vec<T>, window: Window, at: impl Fn(&T) -> Time, names: impl Fn(&T) -> bool) -> Vec<T> {
     let of = |wanted: &dyn Fn(&T) -> bool| {
         let mut places: Vec<usize> =
@@ -99,7 +98,7 @@ pub fn scans<T>(scans: Vec<T>, window: Window, at: impl Fn(&T) -> Time, names: i
     scans.into_iter().enumerate().filter(|(i, _)| wanted.contains(i)).map(|(_, scan)| scan).collect()
 }
 
-/// What each segment tells anew is told once.
+/// Removes what each segment repeats.
 pub fn told_once(evidence: &mut Evidence, window: Window) {
     lines_once(&mut evidence.log);
     let mut told = HashSet::new();
@@ -118,8 +117,8 @@ pub fn told_once(evidence: &mut Evidence, window: Window) {
     evidence.zombie_scans = scans(all, window, |scan| scan.at, |scan| !scan.zombies.is_empty());
 }
 
-/// A segment begins with the lines that the kernel still remembers. Their numbers tell them apart; the telling that knows best
-/// when it was stays, in the place of the first.
+/// Each segment begins with the lines still in the kernel's buffer. Of lines with the same number, the one with the most precise
+/// time stays, in the place of the first.
 fn lines_once(log: &mut Vec<LogLine>) {
     let mut places: HashMap<(u64, u64), usize> = HashMap::new();
     let mut once: Vec<LogLine> = Vec::with_capacity(log.len());
@@ -139,7 +138,7 @@ fn lines_once(log: &mut Vec<LogLine>) {
     *log = once;
 }
 
-/// Drops what says the same of a thing as the word before on it.
+/// Drops items equal to the one before with the same key.
 fn again<T, K: Hash + Eq>(items: &mut Vec<T>, key: fn(&T) -> K, same: fn(&T, &T) -> bool) {
     let mut latest: HashMap<K, usize> = HashMap::new();
     let mut kept: Vec<T> = Vec::with_capacity(items.len());
@@ -165,7 +164,7 @@ mod tests {
         };
         let all = [(1, true), (2, false), (3, true), (4, false), (5, false), (9, true)];
         assert_eq!(kept(&all, 2, 5), [(2, false), (3, true), (5, false)]);
-        assert_eq!(kept(&all, 4, 5), [(3, true), (4, false), (5, false)], "named before it");
+        assert_eq!(kept(&all, 4, 5), [(3, true), (4, false), (5, false)], "named before the window");
         assert_eq!(kept(&all, 6, 8), [(3, true), (5, false)]);
         assert_eq!(kept(&all[..2], 0, 9), [(1, true), (2, false)]);
         assert_eq!(kept(&all[1..2], 3, 9), [(2, false)]);

@@ -1,4 +1,4 @@
-//! What the recorder adds of its own: which incident a file is, who rose in it, and one row for each minute.
+//! What the recorder adds to the evidence: the incident that a file is, its risers, and one row per minute.
 
 use super::confine::{MOST_ROWS, are_tables, fits};
 use super::open::{self, Opened};
@@ -8,7 +8,7 @@ use super::{RecordingError, Writer};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::path::Path;
 
-/// The incident that a file holds the minutes of. Times are nanoseconds since 1970.
+/// The incident whose minutes a file holds. Times are nanoseconds since 1970.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IncidentRow {
     pub number: u64,
@@ -21,7 +21,7 @@ pub struct IncidentRow {
     pub until_real_ns: u64,
 }
 
-/// A command or kernel function whose share of the busy time rose against the time before; those that rose most come first.
+/// A command or kernel function whose share of busy time rose compared with the time before; largest rise first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RiserRow {
     /// `command`, `kernel_symbol`
@@ -35,9 +35,9 @@ pub struct RiserRow {
     pub sigmas: f64,
     pub baseline_processes: u64,
     pub now_processes: u64,
-    /// Of a function, the command that has most of it, and its share.
+    /// For a function: the command that has most of it, and its share.
     pub mostly_in: Option<(String, f64)>,
-    /// Of a function, those below it on the stack that rose with it.
+    /// For a function: those below it on the stack that rose with it.
     pub carries: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ const ROLLUPS: Table = Table {
 };
 
 impl Writer {
-    /// Says which incident this file is; the latest word wins.
+    /// Sets the incident that this file is; replaces an earlier one.
     pub fn set_incident(&mut self, incident: &IncidentRow) -> Result<(), RecordingError> {
         self.store("cannot store the incident", |tx| {
             let IncidentRow { number, code, subject, core, text, triggered_real_ns, from_real_ns, until_real_ns } =
@@ -100,9 +100,9 @@ impl Writer {
         })
     }
 
-    /// Says who rose, in this order; what was said before goes.
+    /// Sets the risers, in this order; replaces earlier ones.
     pub fn set_risers(&mut self, risers: &[RiserRow]) -> Result<(), RecordingError> {
-        self.store("cannot store who rose", |tx| {
+        self.store("cannot store the risers", |tx| {
             tx.execute("DELETE FROM risers", [])?;
             let mut insert = tx.prepare_cached(&RISERS.insert())?;
             for riser in risers {
@@ -127,7 +127,7 @@ impl Writer {
     }
 
     pub fn append_rollup(&mut self, rollup: &RollupRow) -> Result<(), RecordingError> {
-        self.store("cannot store a minute", |tx| insert_rollup(tx, rollup))
+        self.store("cannot store a roll-up", |tx| insert_rollup(tx, rollup))
     }
 }
 
@@ -178,14 +178,14 @@ fn insert_rollup(tx: &Transaction<'_>, rollup: &RollupRow) -> rusqlite::Result<(
     Ok(())
 }
 
-/// The incident that a file holds, and who rose in it; `None` if it holds none.
+/// The incident that a file holds, and its risers; `None` if it holds none.
 pub fn incident(path: &Path) -> Result<Option<(IncidentRow, Vec<RiserRow>)>, RecordingError> {
     let Opened { db, .. } = open::open(path)?;
     read::about(&db, path)?;
     incident_in(&db, path)
 }
 
-/// The same of a file that was opened.
+/// The same for an open file.
 pub(super) fn incident_in(
     db: &Connection,
     path: &Path,
@@ -204,7 +204,7 @@ pub(super) fn incident_in(
     Ok(Some((incident, all(db, RISERS, riser).map_err(damaged)?)))
 }
 
-/// The minutes that a file has roll-ups of, in the order in which they were stored.
+/// The roll-ups of a file, in the order in which they were stored.
 pub fn rollups(path: &Path) -> Result<Vec<RollupRow>, RecordingError> {
     let Opened { db, .. } = open::open(path)?;
     read::about(&db, path)?;

@@ -1,4 +1,4 @@
-//! What the kernel was at work on, as rows.
+//! What the kernel was working on, as rows.
 
 use super::rows::{Table, U64, from_json, json, u64_of};
 use crate::kernel_work::{KernelWork, WorkKind};
@@ -13,7 +13,7 @@ pub fn insert_kernel_work(tx: &Transaction<'_>, items: &[KernelWork]) -> rusqlit
     let mut insert = tx.prepare_cached(&KERNEL_WORK.insert())?;
     for work in items {
         let KernelWork { from, to, rate_hz, cores, lost, rows } = work;
-        // Sums, for people.
+        // Sums for people who read the table.
         let sum = |of: fn(WorkKind) -> bool| U64(work.samples(of));
         insert.execute(params![
             from,

@@ -1,14 +1,14 @@
 //! The recording: one SQLite file that holds what was seen of a node.
 //!
-//! A [`Writer`] stores fragments of [`Evidence`] as they are seen, [`read`] gives them back as one. docs/recording-format.md
-//! describes the file for people with only sqlite3 at hand, and says what survives a kill, a full disk and a power cut.
+//! A [`Writer`] stores fragments of [`Evidence`], [`read`] returns them as one. docs/recording-format.md describes the file for
+//! people who only have sqlite3, and says what survives a kill, a full disk and a power cut.
 //!
-//! [`schema`] has the tables, [`rows`], [`node_rows`] and [`zombie_rows`] turn evidence into their rows and back, [`chunk`]
-//! packs the dense streams into columns and [`zombie_chunk`] the zombies, [`profile`] has the CPU samples, [`open`] finds a way to open a file without ever changing it, [`confine`] keeps what is in it from doing anything, [`sync`] brings it to the disk beside the writer.
+//! [`schema`] has the tables; [`rows`], [`node_rows`] and [`zombie_rows`] convert evidence to rows and back; [`chunk`] packs the
+//! dense streams into columns, [`zombie_chunk`] the zombies; [`profile`] has the CPU samples; [`open`] opens a file without ever
+//! changing it; [`confine`] protects the reader from its content; [`sync`] brings it to the disk in the background.
 //!
-//! The always-on recorder keeps a directory of such files ([`segments`]). [`span`] reads a stretch of time out of it, and [`cut`]
-//! decides what belongs to that; [`incident_rows`] has what the recorder says beside evidence. [`outline`] tells what there is
-//! without reading it.
+//! The recorder keeps a directory of such files ([`segments`]). [`span`] reads a part of it, and [`cut`] decides what belongs to
+//! that; [`incident_rows`] has what the recorder adds. [`outline`] tells what there is without reading it.
 
 mod chunk;
 mod confine;
@@ -48,10 +48,10 @@ pub(crate) fn open_beside(path: &std::path::Path) -> Result<rusqlite::Connection
     open::open(path).map(|opened| opened.db)
 }
 
-/// What [`crate::Unseen::probe`] says where a part of a recording is damaged.
+/// [`crate::Unseen::probe`] for damaged parts of a recording.
 pub const PROBE: &str = "recording";
 
-/// What [`crate::Unseen::probe`] says of time that a span has no look of: nothing is damaged, and what was recorded can be judged.
+/// [`crate::Unseen::probe`] for times without a look: nothing is damaged, and what was recorded can be diagnosed.
 pub const NOT_RECORDED: &str = "not-recorded";
 
 #[derive(Debug, thiserror::Error)]
@@ -60,17 +60,17 @@ pub enum RecordingError {
     Missing { path: PathBuf },
     #[error("{path}: cannot be opened")]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("{path}: the file is empty: its recorder was stopped before it wrote anything, or the copy failed")]
+    #[error("{path}: the file is empty: its writer was stopped before it wrote anything, or the copy failed")]
     Empty { path: PathBuf },
     #[error("{path}: not a coroner recording (not a SQLite file)")]
     NotSqlite { path: PathBuf },
     #[error("{path}: a SQLite file, but not a coroner recording")]
     NotRecording { path: PathBuf },
-    #[error("{path}: made by coroner {made_by}, format {format}; this one reads only format {reads}: update coroner")]
+    #[error("{path}: made by coroner {made_by}, format {format}; only format {reads} is supported: update coroner")]
     Newer { path: PathBuf, made_by: String, format: u32, reads: u32 },
     #[error(
-        "{path}: made by coroner {made_by}, format {format}; this one reads only format {reads}: \
-         read it with the coroner that made it, or record anew"
+        "{path}: made by coroner {made_by}, format {format}; only format {reads} is supported: \
+         read it with the coroner that made it, or record again"
     )]
     Older { path: PathBuf, made_by: String, format: u32, reads: u32 },
     #[error("{path}: damaged or truncated, nothing in it can be read: {why}; copy it again if this is a copy")]
@@ -78,27 +78,27 @@ pub enum RecordingError {
     #[error("{path}: already exists; recordings are never overwritten: remove it or choose another name")]
     Exists { path: PathBuf },
     #[error(
-        "{path}: belongs to a recording that is gone; SQLite would take it for part of the new one: \
+        "{path}: left over from a recording that is gone; SQLite would take it for part of the new one: \
          remove it or choose another name"
     )]
     LeftOver { path: PathBuf },
-    #[error("{path}: the disk is full; what was recorded before is safe, make room to record on")]
+    #[error("{path}: the disk is full; what was recorded so far is safe; free disk space to continue")]
     DiskFull { path: PathBuf },
-    #[error("{path}: another program holds the file locked; close it")]
+    #[error("{path}: locked by another program; close it")]
     Locked { path: PathBuf },
     #[error(
-        "{path}: complete, but another program has it open, so {path}-wal had to stay beside it: keep the two together, \
+        "{path}: complete, but another program has it open, so {path}-wal had to stay: keep the two together, \
          or close that program and run: sqlite3 {path} 'PRAGMA journal_mode=DELETE'"
     )]
     NotAlone { path: PathBuf },
-    #[error("{path}: holds a profile, no evidence of a node; try: coroner flame {path}")]
+    #[error("{path}: holds only a CPU profile, no evidence of a node; try: coroner flame {path}")]
     OnlyProfile { path: PathBuf },
     #[error("{path}: {why}")]
     Other { path: PathBuf, why: String },
 }
 
-/// A finding as stored beside the evidence, for readers with only sqlite3 at hand. Never read back by coroner: findings are
-/// always derived anew from the evidence.
+/// A finding as stored beside the evidence, for readers who only have sqlite3. Coroner never reads it back: findings are always
+/// derived from the evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FindingRow {
     pub code: String,
@@ -113,17 +113,17 @@ pub struct FindingRow {
 /// A recording, read whole.
 #[derive(Debug)]
 pub struct Recording {
-    /// Where a part of the file is damaged, the rest is here, and an [`crate::Unseen`] of the probe [`PROBE`] says what is not.
+    /// If parts of the file are damaged, an [`crate::Unseen`] of the probe [`PROBE`] says what is missing here.
     pub evidence: Evidence,
     pub about: About,
 }
 
-/// What a recording says of itself.
+/// A recording's metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
     pub format: u32,
     pub uuid: String,
     pub coroner_version: String,
-    /// False if the writer was killed before it could seal the file, or still writes.
+    /// False if the writer was killed before it sealed the file, or is still writing.
     pub sealed: bool,
 }

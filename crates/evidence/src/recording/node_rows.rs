@@ -1,6 +1,6 @@
 //! The node's identity as rows (key, value), and back.
 //!
-//! Text and numbers stand as they are, lists and programs as JSON. What is not known has no row.
+//! Text and numbers are stored as they are, lists and programs as JSON. What is unknown has no row.
 
 use super::rows::{U64, from_json, json};
 use crate::node::Node;
@@ -8,7 +8,7 @@ use rusqlite::types::{FromSql, Value, ValueRef};
 use rusqlite::{Transaction, params};
 use std::collections::HashMap;
 
-/// The latest word wins: what was said before goes.
+/// Replaces earlier rows.
 pub fn replace(tx: &Transaction<'_>, node: &Node) -> rusqlite::Result<()> {
     // Field by field, so that a new one cannot be forgotten.
     let Node {
@@ -54,7 +54,7 @@ pub fn replace(tx: &Transaction<'_>, node: &Node) -> rusqlite::Result<()> {
         ("in_container", in_container),
         ("kubelet", &kubelet.as_ref().map(json).transpose()?),
         ("ray", &ray.as_ref().map(json).transpose()?),
-        // Always there, so that a node of which nothing is known differs from no node.
+        // Always stored, so that a node about which nothing is known differs from no node.
         ("container_runtimes", &Some(json(container_runtimes)?)),
         ("gpus", &Some(json(gpus)?)),
     ];
@@ -77,7 +77,7 @@ pub fn replace(tx: &Transaction<'_>, node: &Node) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The node that these rows tell of; of each row that could not be understood, why.
+/// The node these rows describe, and why some of them could not be parsed.
 pub fn node(rows: HashMap<String, Value>) -> (Option<Node>, Vec<String>) {
     if rows.is_empty() {
         return (None, Vec::new());

@@ -1,12 +1,12 @@
-//! What a recording holds, and how each core's time stood at some moments, without reading all of it: for those who show a long
-//! recording, or a directory of them, at once.
+//! What a recording holds, and each core's times at some moments, without reading all of it: to show a long recording, or a
+//! directory of them, at once.
 
 use super::chunk::{self, ChunkError, Streamed};
 use super::confine::{MOST_ROWS, is_table};
 use super::incident_rows::incident_in;
 use super::open::{self, Opened};
 use super::profile::SourceRow;
-use super::read::{self, Reader};
+use super::read::{self, RecordingReader};
 use super::rows::U64;
 use super::{About, IncidentRow, RecordingError};
 use crate::time::{Clocks, Time, Window};
@@ -15,13 +15,13 @@ use rusqlite::Connection;
 use std::path::Path;
 use std::time::Duration;
 
-/// A file in a few numbers.
+/// A summary of a file.
 #[derive(Debug, Clone)]
 pub struct Outline {
     pub about: About,
     pub boot_id: Option<String>,
     pub node: Option<Node>,
-    /// The latest word on how the clocks relate.
+    /// The latest clock readings.
     pub clocks: Option<Clocks>,
     /// The first and the last look at the cores.
     pub looks: Option<Window>,
@@ -36,20 +36,20 @@ pub struct Outline {
 #[derive(Debug, Clone)]
 pub struct SamplesOutline {
     pub count: u64,
-    /// Times of the first and the last, by the profile's clock.
+    /// Times of the first and the last, on the profile's clock.
     pub span: Option<(u64, u64)>,
     pub source: SourceRow,
     pub events: Vec<String>,
 }
 
 pub fn outline(path: &Path) -> Result<Outline, RecordingError> {
-    // Opened once for all of it: that costs more than what is asked.
-    let reader = super::profile::Reader::open(path)?;
+    // Opened only once: that costs more than the queries.
+    let reader = super::profile::ProfileReader::open(path)?;
     let (about, samples) = (reader.about.clone(), samples(&reader));
     let opened = reader.into_opened();
     let incident = incident_in(&opened.db, path).ok().flatten().map(|(incident, _)| incident);
     let (mut boot_id, mut node, mut clocks, mut looks, mut cores) = (None, None, None, None, Vec::new());
-    match Reader::of(opened, path) {
+    match RecordingReader::of(opened, path) {
         Ok(reader) => {
             (boot_id, clocks, looks) = (reader.boot_id(), reader.clocks(), reader.looks());
             cores = reader.first_cores();
@@ -61,7 +61,7 @@ pub fn outline(path: &Path) -> Result<Outline, RecordingError> {
     Ok(Outline { about, boot_id, node, clocks, looks, cores, samples, incident })
 }
 
-fn samples(reader: &super::profile::Reader) -> Option<SamplesOutline> {
+fn samples(reader: &super::profile::ProfileReader) -> Option<SamplesOutline> {
     reader.has_profile().then(|| SamplesOutline {
         count: reader.count(),
         span: reader.span(),
@@ -72,10 +72,10 @@ fn samples(reader: &super::profile::Reader) -> Option<SamplesOutline> {
 
 /// The network devices, each as last seen.
 pub fn nics(path: &Path) -> Result<Vec<Nic>, RecordingError> {
-    Ok(Reader::open(path)?.only_nics())
+    Ok(RecordingReader::open(path)?.only_nics())
 }
 
-/// What the kernel and the units said, and nothing else.
+/// The logs of the kernel and of units only.
 #[derive(Debug, Default)]
 pub struct Logs {
     pub log: Vec<LogLine>,
@@ -83,15 +83,15 @@ pub struct Logs {
 }
 
 pub fn logs(path: &Path) -> Result<Logs, RecordingError> {
-    Ok(Reader::open(path)?.only_logs())
+    Ok(RecordingReader::open(path)?.only_logs())
 }
 
-/// How the cores' time stood at some moments.
+/// The cores' times at some moments.
 #[derive(Debug, Default)]
 pub struct CoreLooks {
     /// Oldest first.
     pub looks: Vec<CoreTimes>,
-    /// From when to when somebody looked, oldest first.
+    /// Times with looks, oldest first.
     pub covered: Vec<Window>,
 }
 
@@ -103,19 +103,19 @@ struct ChunkAt {
     rows: u64,
 }
 
-/// What is known of a file before its looks are read.
+/// What is known about a file before its looks are read.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beside {
-    /// Of how many cores it has looks.
+    /// Number of cores in its looks.
     pub cores: usize,
-    /// Other files have the looks right before its first and right after its last one, so that those need not be exact.
+    /// Other files have the looks right before its first and right after its last, so these need not be exact.
     pub before: bool,
     pub after: bool,
 }
 
-/// The looks at the cores within a window, no closer to each other than `apart` where that saves unpacking: times are cumulative,
-/// so that two looks tell all between them. The first look before the window and the first after it are given, too. `column` tells
-/// into which column of a picture a moment falls: of looks that come closer than that, the first and the last of each are given.
+/// The looks at the cores within a window, no closer together than `apart` if that saves unpacking: times are cumulative, so two
+/// looks cover all between them. Includes the last look before the window and the first after it. `column` maps a moment to a
+/// column of a picture: of several looks in one column, the first and the last are returned.
 pub fn core_looks(
     path: &Path,
     window: Window,
@@ -135,7 +135,7 @@ pub fn core_looks(
     let mut found = CoreLooks::default();
     let mut next = Time(0);
     for (at, chunk) in wanted.iter().enumerate() {
-        // The ends of what was seen are needed exactly.
+        // The ends of covered time must be exact.
         let follows = match at.checked_sub(1) {
             Some(before) => chunk.from.since(wanted[before].to) <= TOGETHER,
             None => beside.before && is_end(chunk, chunks.first()),
@@ -177,14 +177,14 @@ pub fn core_looks(
 }
 
 impl ChunkAt {
-    /// Whether it has fewer looks than its time should: nobody looked for a while.
+    /// Whether it has fewer looks than its length should have: there was a pause.
     fn has_hole(&self, cores: usize) -> bool {
         let looks = self.rows / cores.max(1) as u64;
         self.to.since(self.from) > LOOKS_APART * u32::try_from(looks).unwrap_or(u32::MAX) + TOGETHER / 2
     }
 }
 
-/// Adds a stretch in which somebody looked. They come in order of time.
+/// Adds a time with looks. They come in order.
 fn cover(covered: &mut Vec<Window>, from: Time, to: Time) {
     match covered.last_mut() {
         Some(last) if from.since(last.to) <= TOGETHER => last.to = last.to.max(to),
@@ -192,9 +192,9 @@ fn cover(covered: &mut Vec<Window>, from: Time, to: Time) {
     }
 }
 
-/// How far apart looks are.
+/// The time between two looks.
 const LOOKS_APART: Duration = Duration::from_millis(100);
-/// Chunks that are no further apart than this follow each other: looks come ten times a second.
+/// Chunks no further apart than this are contiguous: looks come ten times a second.
 pub const TOGETHER: Duration = Duration::from_secs(5);
 
 fn listed(db: &Connection) -> rusqlite::Result<Vec<ChunkAt>> {
@@ -207,14 +207,14 @@ fn listed(db: &Connection) -> rusqlite::Result<Vec<ChunkAt>> {
     Ok(chunks)
 }
 
-/// Those of the window, and the one before and after it: their ends are nearer to the window's than any of its own looks may be.
+/// Those in the window, and the one before and after it: these may end closer to the window's edges than any look in it.
 fn around(chunks: &[ChunkAt], window: Window) -> &[ChunkAt] {
     let from = chunks.partition_point(|chunk| chunk.to < window.from).saturating_sub(1);
     let to = (chunks.partition_point(|chunk| chunk.from <= window.to) + 1).min(chunks.len());
     &chunks[from.min(to)..to]
 }
 
-/// What `of` makes of a chunk; nothing if it cannot be read.
+/// A chunk unpacked by `of`; empty if it cannot be read.
 fn unpacked<T: Default>(db: &Connection, chunk: &ChunkAt, of: impl Fn(&[u8]) -> Result<T, ChunkError>) -> T {
     let read = || -> rusqlite::Result<T> {
         let mut select = db.prepare_cached("SELECT data FROM core_time_chunks WHERE id = ?")?;
@@ -227,7 +227,7 @@ fn first(db: &Connection, chunk: &ChunkAt) -> Option<CoreTimes> {
     unpacked(db, chunk, |data| chunk::first_looks(data, 1)).pop()
 }
 
-/// The times of all looks of a chunk, and those of them that are wanted.
+/// The times of all looks of a chunk, and the wanted looks.
 fn chosen(db: &Connection, chunk: &ChunkAt, wants: &dyn Fn(&[Time]) -> Vec<bool>) -> (Vec<Time>, Vec<CoreTimes>) {
     unpacked(db, chunk, |data| chunk::chosen_looks(data, chunk.rows, wants))
 }
@@ -240,7 +240,7 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    /// 100 s of two cores, ten looks a second, with a hole of 20 s.
+    /// 100 s of two cores, ten looks a second, with a gap of 20 s.
     fn recording(path: &Path) {
         let mut writer = Writer::create(path).unwrap();
         let seconds = (1000..1040).chain(1060..1100);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_that_are_far_apart_say_the_same_as_all_of_them() {
+    fn looks_far_apart_agree_with_all_looks() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.coroner");
         recording(&path);
@@ -273,7 +273,7 @@ mod tests {
         let each = |at: Time| at.0;
         let alone = Beside { cores: 2, before: false, after: false };
         let all = core_looks(&path, window, alone, Duration::ZERO, &each).unwrap();
-        // A chunk is full after ten seconds, by whole appends: here it holds 10.9 s.
+        // A chunk is closed after ten seconds, at the next append: here it holds 10.9 s.
         let few = core_looks(&path, window, alone, Duration::from_secs(11), &each).unwrap();
         assert_eq!(all.covered, few.covered);
         assert_eq!(all.covered.len(), 2, "{:?}", all.covered);
@@ -283,7 +283,7 @@ mod tests {
         }
         let has = |looks: &[CoreTimes], at: u64| looks.iter().any(|look| look.at.0.abs_diff(at) <= 10 * S);
         assert!((1010..1040).step_by(5).all(|second| has(&few.looks, second * S)));
-        // Where columns are longer than looks are apart, the looks around their edges are enough.
+        // If columns are longer than the time between looks, the looks around their edges are enough.
         let by_second = core_looks(&path, window, alone, Duration::ZERO, &|at| at.0 / S).unwrap();
         assert_eq!(by_second.covered, all.covered);
         assert!(by_second.looks.len() * 3 < all.looks.len(), "{} of {}", by_second.looks.len(), all.looks.len());
@@ -292,12 +292,12 @@ mod tests {
             let at = |looks: &CoreLooks| looks.looks.iter().find(|look| look.at == Time(edge)).cloned();
             assert!(at(&by_second).is_some() && at(&by_second) == at(&all), "{edge}");
         }
-        // The ends of the hole are known exactly.
+        // The ends of the gap are exact.
         let has_ends = |looks: &[CoreTimes]| {
             [1039 * S + S / 10 * 9, 1060 * S].iter().all(|end| looks.iter().any(|look| look.at == Time(*end)))
         };
         assert!(has_ends(&few.looks));
-        // Among others of its kind the last look of a file is told by the first one of the next.
+        // Between other files, the next file's first look stands in for a file's last.
         let everything = Window { from: Time(0), to: Time(2000 * S) };
         let of = |beside| core_looks(&path, everything, beside, Duration::from_secs(11), &each).unwrap();
         let (by_itself, among) = (of(alone), of(Beside { before: true, after: true, ..alone }));

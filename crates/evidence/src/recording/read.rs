@@ -1,7 +1,7 @@
-//! Reads a recording: whole, or what a stretch of time needs of it.
+//! Reads a recording: all of it, or what a window needs.
 //!
-//! Every byte of the file may be wrong. What cannot be read is left out and told as an [`Unseen`](crate::Unseen) of the probe
-//! [`PROBE`]; everything else is given back.
+//! Every byte of the file may be wrong. What cannot be read is left out and reported as an [`Unseen`](crate::Unseen) of the probe
+//! [`PROBE`]; everything else is returned.
 
 use super::chunk::{self, CounterPoint, Streamed};
 use super::confine::{MOST_PAIRS, MOST_ROWS, Steps, fits, is_table};
@@ -22,11 +22,11 @@ use std::time::Duration;
 
 const HOW_TO_SEE: &str = "copy the recording again, with FILE-wal if there is one";
 
-/// What all rows of a recording may take in memory. An hour of 192 cores takes as much; a small file made to hurt could
-/// unpack to a thousand times its size.
+/// Most memory for all rows of a recording. An hour of 192 cores takes this much; a small malicious file could unpack to a
+/// thousand times its size.
 pub const MAX_BYTES: usize = 512 << 20;
 
-/// How far back the last look at the threads before a window may be for it to begin there.
+/// A window is extended back to the last look at the threads before it, but by no more than this.
 const LOOK_BEFORE: Duration = Duration::from_secs(10);
 
 pub fn read(path: &Path) -> Result<Recording, RecordingError> {
@@ -34,24 +34,24 @@ pub fn read(path: &Path) -> Result<Recording, RecordingError> {
 }
 
 fn read_within(path: &Path, bytes: usize) -> Result<Recording, RecordingError> {
-    Ok(Reader::open(path)?.read(None, &mut Room::of(bytes)))
+    Ok(RecordingReader::open(path)?.read(None, &mut Room::of(bytes)))
 }
 
-/// A recording that was opened and found readable.
-pub struct Reader {
+/// An open, readable recording.
+pub struct RecordingReader {
     db: Connection,
     steps: Steps,
     path: PathBuf,
     about: About,
     evidence: Evidence,
-    /// With their numbers, by which their details find them.
+    /// With their row ids, which their details refer to.
     units: Vec<(i64, Unit)>,
     room: Room,
-    /// Of what time things are read; `None`: of all.
+    /// The time to read; `None`: all.
     window: Option<Window>,
 }
 
-/// How much may still be read into memory, in bytes.
+/// How many bytes may still be read into memory.
 #[derive(Clone, Copy)]
 pub struct Room {
     all: usize,
@@ -73,7 +73,7 @@ impl Room {
 /// Why a row is not read.
 enum Bad {
     Row(String),
-    /// Nor any after it.
+    /// Stop: neither this row nor any after it.
     TooMuch(String),
 }
 
@@ -81,14 +81,14 @@ impl From<rusqlite::Error> for Bad {
     fn from(e: rusqlite::Error) -> Bad {
         match e.sqlite_error_code() {
             Some(ErrorCode::OperationInterrupted) => {
-                Bad::TooMuch("reading it does not end; it was given up".to_owned())
+                Bad::TooMuch("reading it took too many steps and was stopped".to_owned())
             }
             _ => Bad::Row(e.to_string()),
         }
     }
 }
 
-/// What of a table could not be read.
+/// Rows of a table that could not be read.
 #[derive(Default)]
 struct Damage {
     rows: u64,
@@ -102,15 +102,15 @@ impl Damage {
     }
 }
 
-impl Reader {
-    pub fn open(path: &Path) -> Result<Reader, RecordingError> {
-        Reader::of(open::open(path)?, path)
+impl RecordingReader {
+    pub fn open(path: &Path) -> Result<RecordingReader, RecordingError> {
+        RecordingReader::of(open::open(path)?, path)
     }
 
-    /// Of a file that was opened.
-    pub fn of(Opened { db, steps, missing }: Opened, path: &Path) -> Result<Reader, RecordingError> {
+    /// The same for an open file.
+    pub fn of(Opened { db, steps, missing }: Opened, path: &Path) -> Result<RecordingReader, RecordingError> {
         let (about, damage) = about(&db, path)?;
-        let mut reader = Reader {
+        let mut reader = RecordingReader {
             db,
             steps,
             path: path.to_owned(),
@@ -132,10 +132,10 @@ impl Reader {
         Ok(reader)
     }
 
-    /// All of it, or what `window` needs: what is in it, and how things stood when it began.
+    /// Reads all of it, or what `window` needs: what is in it, and the state when it began.
     pub fn read(mut self, window: Option<Window>, room: &mut Room) -> Recording {
         (self.room, self.window) = (*room, window);
-        // First: a window begins with a look at the threads.
+        // First, because this extends the window to a look at the threads.
         self.evidence.thread_samples = self.thread_samples();
         self.evidence.core_times = self.stream::<CoreTimes>(&mut |_| {});
         self.evidence.counters = self.counters();
@@ -152,7 +152,7 @@ impl Reader {
         Recording { evidence: self.evidence, about: self.about }
     }
 
-    /// Nothing was missed so far.
+    /// Whether nothing was missing so far.
     pub fn is_whole(&self) -> bool {
         self.evidence.unseen.is_empty()
     }
@@ -169,7 +169,7 @@ impl Reader {
         self.db.query_row("SELECT value FROM meta WHERE key = 'boot_id'", [], |row| row.get(0)).ok().flatten()
     }
 
-    /// The latest word on how the clocks relate.
+    /// The latest clock readings.
     pub fn clocks(&self) -> Option<Clocks> {
         let sql = "SELECT at_ns, real_ns, boot_ns FROM clocks ORDER BY id DESC LIMIT 1";
         self.db.query_row(sql, [], rows::clocks).ok()
@@ -184,7 +184,7 @@ impl Reader {
         Some(Window { from: from?, to: to? })
     }
 
-    /// The cores of the first look at them.
+    /// The cores of the first look.
     pub fn first_cores(&self) -> Vec<u32> {
         let sql = "SELECT data FROM core_time_chunks ORDER BY id LIMIT 1";
         let first = self.db.query_row(sql, [], |row| Ok(chunk::first_looks(row.get_ref(0)?.as_blob()?, 1)));
@@ -192,13 +192,13 @@ impl Reader {
         look.map_or_else(Vec::new, |look| look.cores.iter().map(|core| core.core).collect())
     }
 
-    /// Who the node is, and nothing else.
+    /// Only the node's identity.
     pub fn only_node(mut self) -> Option<Node> {
         let node = self.pairs("node");
         node_rows::node(node).0
     }
 
-    /// The network devices, each as last seen, and nothing else.
+    /// Only the network devices, each as last seen.
     pub fn only_nics(mut self) -> Vec<Nic> {
         self.room = Room::of(MAX_BYTES);
         let queues = self.children(rows::NIC_QUEUES, rows::nic_queue);
@@ -213,7 +213,7 @@ impl Reader {
         latest.into_values().collect()
     }
 
-    /// What the kernel and the units said, and nothing else.
+    /// Only the logs of the kernel and of units.
     pub fn only_logs(mut self) -> Logs {
         self.room = Room::of(MAX_BYTES);
         let log = self.values(rows::KERNEL_LOG, rows::log_line);
@@ -221,7 +221,7 @@ impl Reader {
         Logs { log, unit_log }
     }
 
-    /// What the streams of this stretch may take in memory, roughly.
+    /// Roughly the memory that the streams of this window take.
     pub fn bytes_of(&self, window: Window) -> usize {
         let rows = |table: &str, size: usize| {
             let sql = format!("SELECT coalesce(sum(rows), 0) FROM {table} WHERE to_ns >= ?1 AND from_ns <= ?2");
@@ -238,7 +238,7 @@ impl Reader {
         self.evidence.unseen(PROBE, what, why, HOW_TO_SEE);
     }
 
-    /// Whether all that the file holds are CPU samples.
+    /// Whether the file holds nothing but CPU samples.
     fn is_only_profile(&self) -> bool {
         let sql = "SELECT EXISTS (SELECT 1 FROM profile_source) AND NOT EXISTS (SELECT 1 FROM node)
                    AND NOT EXISTS (SELECT 1 FROM clocks) AND NOT EXISTS (SELECT 1 FROM core_time_chunks)
@@ -251,7 +251,7 @@ impl Reader {
         let (node, bad) = node_rows::node(node);
         self.evidence.node = node;
         for why in bad {
-            self.lost("a part of the node's identity".to_owned(), format!("table node: {why}"));
+            self.lost("part of the node's identity".to_owned(), format!("table node: {why}"));
         }
         self.evidence.clocks = self.values(rows::CLOCKS, rows::clocks);
         self.evidence.processes = self.values(rows::PROCESSES, rows::process);
@@ -269,7 +269,7 @@ impl Reader {
         let mut unseen = self.values(rows::UNSEEN, rows::unseen);
         if unseen.len() > MOST_PAIRS {
             let why = format!("table unseen: more than {MOST_PAIRS} rows");
-            self.lost(format!("{} of the things that could not be seen", unseen.len() - MOST_PAIRS), why);
+            self.lost(format!("{} entries on what could not be seen", unseen.len() - MOST_PAIRS), why);
             unseen.truncate(MOST_PAIRS);
         }
         for unseen in unseen {
@@ -302,7 +302,7 @@ impl Reader {
         self.evidence.containers = self.values(unit_rows::CONTAINERS, unit_rows::container);
     }
 
-    /// A table of (key, value).
+    /// Reads a (key, value) table.
     fn pairs(&mut self, table: &str) -> HashMap<String, Value> {
         let (pairs, damage) = pairs(&self.db, table);
         if let Some(e) = damage {
@@ -337,7 +337,7 @@ impl Reader {
         parents.into_iter().map(|(_, parent)| parent).collect()
     }
 
-    /// All rows that can be read, with their numbers, in order; tells of the others.
+    /// All readable rows with their ids, in order; reports the others.
     fn rows<T>(&mut self, table: Table, value: fn(&Row<'_>) -> rusqlite::Result<T>) -> Vec<(i64, T)> {
         let mut damage = Damage::default();
         let mut found = Vec::new();
@@ -360,13 +360,13 @@ impl Reader {
 
     fn tell(&mut self, table: &str, read: usize, damage: Damage) {
         if let Some(first) = damage.first {
-            let what = format!("a part of table {table}: {read} rows could be read, {} or more could not", damage.rows);
+            let what = format!("part of table {table}: {read} rows could be read, {} or more could not", damage.rows);
             self.lost(what, format!("table {table}: {first}"));
         }
     }
 
-    /// What threads had consumed: every sample of the window, and at its beginning how each thread stood. The window is
-    /// moved back to the look at the threads before it, so that what they consumed from there on is all in it.
+    /// CPU use of threads: every sample in the window, and the state of each thread at its beginning. The window is extended back to
+    /// the look at the threads before it, so that everything they consumed since is in it.
     fn thread_samples(&mut self) -> Vec<ThreadSample> {
         let mut before: HashMap<ThreadKey, ThreadSample> = HashMap::new();
         let samples = self.stream::<ThreadSample>(&mut |sample| {
@@ -379,7 +379,7 @@ impl Reader {
             return samples;
         };
         window.from = last_look.max(window.from - LOOK_BEFORE);
-        // Who has no sample at that look had not moved since the one that it has.
+        // A thread without a sample at that look has not run since its last one.
         let at = window.from;
         let mut stood: Vec<ThreadSample> = before.into_values().map(|sample| ThreadSample { at, ..sample }).collect();
         stood.sort_by_key(|sample| sample.key);
@@ -388,7 +388,7 @@ impl Reader {
         stood
     }
 
-    /// All rows of a stream; of a window those that are in it, and those before it are passed to `before`.
+    /// All rows of a stream; with a window, those in it, while earlier ones are passed to `before`.
     fn stream<T: Streamed>(&mut self, before: &mut dyn FnMut(T)) -> Vec<T> {
         let table = Table { name: T::TABLE, columns: &["from_ns", "to_ns", "rows", "data"] };
         let window = self.window;
@@ -463,7 +463,7 @@ impl Reader {
         scans.into_iter().map(|(_, scan)| scan).collect()
     }
 
-    /// The looks that tell the dead by name. One that cannot be told is not chosen for its names.
+    /// The scans that name zombies. One that cannot be read is not chosen for its names.
     fn named_scans(&self) -> HashSet<i64> {
         let ids = || -> rusqlite::Result<HashSet<i64>> {
             let mut select = self.db.prepare("SELECT DISTINCT scan_id FROM zombie_chunks")?;
@@ -489,7 +489,7 @@ impl Reader {
         }
         self.tell("series", series.len(), damage);
         let (mut good, mut damage) = (0, Damage::default());
-        // How each counter stood when the window began: it is written down when it moves.
+        // The value of each counter when the window began: it is stored only when it moves.
         let mut before: BTreeMap<u64, CounterPoint> = BTreeMap::new();
         let points = self.stream::<CounterPoint>(&mut |point| {
             let latest = before.entry(point.series).or_insert(point);
@@ -517,7 +517,7 @@ impl Reader {
     }
 }
 
-/// What a file says of itself, if it is a recording that can be read; and what of that is damaged.
+/// A file's metadata, if it is a readable recording, and what of it is damaged.
 pub fn about(db: &Connection, path: &Path) -> Result<(About, Option<String>), RecordingError> {
     let path = path.to_owned();
     let pragma = |name: &str| db.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
@@ -542,7 +542,7 @@ pub fn about(db: &Connection, path: &Path) -> Result<(About, Option<String>), Re
     Ok((About { format, uuid: text("uuid"), coroner_version: made_by, sealed }, damage))
 }
 
-/// What can be read of a table of (key, value), and what ended the reading.
+/// What can be read of a (key, value) table, and the error that stopped it, if any.
 fn pairs(db: &Connection, table: &str) -> (HashMap<String, Value>, Option<String>) {
     let mut pairs = HashMap::new();
     let mut read = || -> rusqlite::Result<()> {
@@ -561,7 +561,7 @@ fn pairs(db: &Connection, table: &str) -> (HashMap<String, Value>, Option<String
     (pairs, damage)
 }
 
-/// Reads a table from front to end; where that fails, row by row around the damage.
+/// Reads a table from start to end; if that fails, row by row around the damage.
 fn scan<T>(
     db: &Connection,
     table: Table,
@@ -570,9 +570,9 @@ fn scan<T>(
     damage: &mut Damage,
 ) {
     let select = format!("SELECT id, {} FROM {}", table.columns.join(", "), table.name);
-    // The number of the last row that was read or given up.
+    // The id of the last row that was read or skipped.
     let mut last = -1;
-    // Keeps a row, or tells why not. What is to end ends there.
+    // Keeps a row, or notes why not. Breaks if reading must stop.
     let mut keep = |id: i64, read: Result<T, Bad>| -> ControlFlow<()> {
         match read {
             Ok(_) if found.len() >= MOST_ROWS => {
@@ -607,7 +607,7 @@ fn scan<T>(
     if keep(last, Err(Bad::from(e))).is_break() {
         return;
     }
-    // A broken page holds an unknown number of rows: leap over it in growing steps.
+    // A broken page holds an unknown number of rows: skip it in growing steps.
     let mut step = 1;
     let next = format!("SELECT id FROM {} WHERE id > ? ORDER BY id LIMIT 1", table.name);
     let one = format!("{select} WHERE id = ?");
@@ -635,7 +635,7 @@ mod tests {
     use crate::recording::Writer;
 
     #[test]
-    fn a_small_file_that_unpacks_to_very_much_is_left_out_in_part() {
+    fn a_small_file_that_unpacks_to_too_much_is_read_in_part() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.coroner");
         let look = |i: u64| {
@@ -658,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_plain_tables_count_as_well() {
+    fn rows_of_plain_tables_count_towards_the_limit() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.coroner");
         let mut writer = Writer::create(&path).unwrap();
@@ -670,11 +670,11 @@ mod tests {
         assert!(part.unseen[0].what.contains("clocks"), "{:?}", part.unseen);
     }
     #[test]
-    fn paths_of_zombies_that_begin_alike_count_as_long_as_they_are() {
+    fn zombie_paths_with_a_common_prefix_count_in_full() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.coroner");
         let deep = "/some-parent".repeat(300);
-        let held = crate::Held::default();
+        let held = crate::Charged::default();
         let zombie = |i: u64| {
             let path = format!("{deep}/{i}");
             crate::Zombie { id: i, path, references: None, held, born: None, directory_lives: false, serial: i }

@@ -1,7 +1,7 @@
 //! Evidence as rows of plain tables, and back.
 //!
-//! Each kind of evidence has its table's columns, how a value fills them, and how a row becomes that value again, side by side.
-//! Values are taken apart field by field, so that a new field cannot be forgotten here.
+//! For each kind of evidence: the table's columns, how a value becomes a row, and a row a value. Values are destructured field by
+//! field, so that a new field cannot be forgotten.
 
 use crate::cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
 use crate::cores::CoreSet;
@@ -15,7 +15,7 @@ use coroner_report::Name;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, Type, ValueRef};
 use rusqlite::{Row, Transaction, params};
 
-/// A table whose rows have a number `id` that grows with each row.
+/// A table whose rows have a growing `id`.
 #[derive(Debug, Clone, Copy)]
 pub struct Table {
     pub name: &'static str,
@@ -29,7 +29,7 @@ impl Table {
     }
 }
 
-/// All bits of a u64 as SQLite's signed number.
+/// All bits of a u64 in SQLite's signed integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct U64(pub u64);
 
@@ -77,7 +77,7 @@ pub fn maybe_u64_of(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<u64>
     row.get::<_, Option<U64>>(column).map(|n| n.map(|n| n.0))
 }
 
-/// A word out of a list of known ones.
+/// One of a list of known words.
 pub fn word_of<T: Copy>(row: &Row<'_>, column: &str, words: &[(T, &str)]) -> rusqlite::Result<T> {
     let text: String = row.get(column)?;
     let known = words.iter().find(|(_, word)| *word == text);
@@ -298,7 +298,7 @@ pub fn nic(row: &Row<'_>) -> rusqlite::Result<Nic> {
     })
 }
 
-/// A queue, and the number of its NIC.
+/// A queue, and the id of its NIC.
 pub fn nic_queue(row: &Row<'_>) -> rusqlite::Result<(i64, NicQueue)> {
     let queue = NicQueue {
         kind: word_of(row, "kind", &QUEUE_KINDS)?,
@@ -413,7 +413,7 @@ pub fn cgroup_census(row: &Row<'_>) -> rusqlite::Result<CgroupCensus> {
     })
 }
 
-/// A parent, and the number of its census.
+/// A parent, and the id of its census.
 pub fn crowded_parent(row: &Row<'_>) -> rusqlite::Result<(i64, CrowdedParent)> {
     let parent = CrowdedParent {
         path: row.get("path")?,
@@ -511,7 +511,7 @@ pub fn insert_units(tx: &Transaction<'_>, items: &[Unit]) -> rusqlite::Result<()
             exit_status,
             restart_delay_us,
             cgroup,
-            // What came with the second format is in a table of its own.
+            // Fields added with the second format are in another table.
             ..
         } = unit;
         insert.execute(params![
@@ -559,11 +559,11 @@ pub fn unit(row: &Row<'_>) -> rusqlite::Result<Unit> {
 
 pub const UNSEEN: Table = Table { name: "unseen", columns: &["probe", "what", "why", "how_to_see"] };
 
-/// What was said before is not said again: the table is unique.
+/// Repeats are ignored: the table is unique.
 pub fn insert_unseen(tx: &Transaction<'_>, items: &[Unseen]) -> rusqlite::Result<()> {
     let mut insert = tx.prepare_cached(&UNSEEN.insert().replace("INSERT", "INSERT OR IGNORE"))?;
     for Unseen { probe, about, what, why, how_to_see } in items {
-        // `cgroups:cpu-quotas` where a rule asks for it.
+        // `cgroups:cpu-quotas` if a rule asks for it.
         let probe = about.map_or_else(|| probe.clone(), |about| format!("{probe}:{}", about.as_str()));
         insert.execute(params![probe, what, why, how_to_see])?;
     }
@@ -582,7 +582,7 @@ pub fn unseen(row: &Row<'_>) -> rusqlite::Result<Unseen> {
 
 pub const COST: Table = Table { name: "cost", columns: &["startup_cpu_ms", "cpu_ms", "peak_rss_bytes"] };
 
-/// One row: the latest word wins.
+/// One row: the latest wins.
 pub fn replace_cost(tx: &Transaction<'_>, cost: &Cost) -> rusqlite::Result<()> {
     let Cost { startup_cpu_ms, cpu_ms, peak_rss_bytes } = *cost;
     tx.prepare_cached("REPLACE INTO cost (id, startup_cpu_ms, cpu_ms, peak_rss_bytes) VALUES (1, ?, ?, ?)")?

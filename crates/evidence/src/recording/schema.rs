@@ -1,12 +1,12 @@
 //! The tables of a recording.
 //!
 //! People read them with sqlite3, so names say what they mean. Times are nanoseconds of CLOCK_MONOTONIC (`…_ns`); the views
-//! translate to the wall clock. Numbers above 2⁶³ wrap to negative ones, SQLite knows no others; the kernel has none so large.
+//! translate to the wall clock. SQLite's integers are signed: numbers above 2⁶³ wrap, but the kernel has none that large.
 
-/// "CRNR", at offset 68 of the file: what `file` and we tell a recording from other SQLite files by.
+/// "CRNR", at offset 68 of the file: tells a recording from other SQLite files.
 pub const APPLICATION_ID: i32 = 0x4352_4E52;
 
-/// The version of the format, SQLite's user_version. A change that another coroner would misread or miss makes it larger; only this one is read.
+/// The version of the format, SQLite's user_version. Raised by any change that another coroner would misread or miss; only this one is read.
 pub const FORMAT: u32 = 5;
 
 pub const CREATE: &str = "

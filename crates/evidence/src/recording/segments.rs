@@ -1,8 +1,8 @@
-//! A directory of recordings, as the always-on recorder keeps it: one file for at most ten minutes, each complete in itself.
+//! A recorder's directory of recordings: one file for at most ten minutes, each complete in itself.
 //!
-//! A file is named by the moment it begins, in UTC: `2026-05-28T20-26-40Z.coroner`, with `-2`, `-3` … before the dot if there is
-//! one of that second already. So the files of a time are found without opening any, names sort by time, and a person sees what
-//! is in them. A segment has one relation between its clock and the wall clock: where the wall clock is set anew, a new one begins.
+//! A file is named by its first moment, in UTC: `2026-05-28T20-26-40Z.coroner`, with `-2`, `-3` … before the dot if there is one
+//! of that second already. So files are found by time without opening any, names sort by time, and people see what they hold.
+//! Within a segment, its clock has one offset to the wall clock: when the wall clock is set, a new segment begins.
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -12,10 +12,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a segment lasts at most.
+/// The longest time a segment lasts.
 pub const LONGEST: Duration = Duration::from_secs(600);
-/// How far a segment's samples may lie outside of what its name says: they wait in rings before they are stored, and the wall
-/// clock is slewed.
+/// How far a segment's samples may lie outside the time in its name: they wait in rings before they are stored, and the wall clock
+/// is slewed.
 const SLACK: Duration = Duration::from_secs(5);
 
 const SUFFIX: &str = ".coroner";
@@ -26,7 +26,7 @@ const TIME: &str = "%Y-%m-%dT%H-%M-%SZ";
 pub struct Segment {
     /// Nanoseconds since 1970, whole seconds.
     pub start_real_ns: u64,
-    /// Among those of the same second, from 1.
+    /// Its place among those of the same second, from 1.
     pub place: u32,
     pub path: PathBuf,
 }
@@ -46,12 +46,12 @@ fn parse(name: &str) -> Option<(u64, u32)> {
     Some((u64::try_from(seconds).ok()?.checked_mul(1_000_000_000)?, place?))
 }
 
-/// When the segment at this path begins, in nanoseconds since 1970, by its name.
+/// When the segment at this path begins, by its name, in nanoseconds since 1970.
 pub fn start_of(path: &Path) -> Option<u64> {
     Some(parse(path.file_name()?.to_str()?)?.0)
 }
 
-/// The segments in a directory, oldest first; and the recordings that are not named as one.
+/// The segments in a directory, oldest first, and the recordings that are not named like one.
 pub fn list(directory: &Path) -> io::Result<(Vec<Segment>, Vec<PathBuf>)> {
     let (mut segments, mut others) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(directory)? {
@@ -68,7 +68,7 @@ pub fn list(directory: &Path) -> io::Result<(Vec<Segment>, Vec<PathBuf>)> {
     Ok((segments, others))
 }
 
-/// Those of `segments` (oldest first) that may hold something of `range`, in nanoseconds since 1970.
+/// Those of `segments` (oldest first) that may have data in `range`, in nanoseconds since 1970.
 pub fn within<'a>(segments: &'a [Segment], range: &Range<u64>) -> &'a [Segment] {
     let (longest, slack) = (LONGEST.as_nanos() as u64, SLACK.as_nanos() as u64);
     let until = segments.partition_point(|segment| segment.start_real_ns < range.end.saturating_add(slack));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_is_found_in_one_file_and_at_a_boundary_in_two() {
+    fn a_second_is_in_one_file_or_at_a_boundary_in_two() {
         let day: Vec<Segment> = (0..144)
             .map(|i| Segment { start_real_ns: (1_780_000_000 + i * 600) * SECOND, place: 1, path: PathBuf::new() })
             .collect();

@@ -1,11 +1,11 @@
-//! Reads a stretch of time out of a recording, or out of a directory of them that may be growing.
+//! Reads a span of time from a recording, or from a directory of them that may be growing.
 //!
-//! A directory's files are found by their names; of those that may hold something of the span each is opened, never changed, and
-//! read as of one moment. Segments of one boot share CLOCK_MONOTONIC, so they are put together by appending, in the order of
-//! that clock: it does not jump where the wall clock does. Another boot has another clock, and is left out with a word on it.
+//! A directory's files are found by name; each that may have data in the span is opened, never changed, and read as of one
+//! moment. Segments of one boot share CLOCK_MONOTONIC, so they are appended in the order of that clock, which does not jump when
+//! the wall clock does. Another boot has another clock; it is left out, and reported.
 
 use super::cut;
-use super::read::{MAX_BYTES, Reader, Room};
+use super::read::{MAX_BYTES, RecordingReader, Room};
 use super::segments::{self, Segment};
 use super::write::beside;
 use super::{NOT_RECORDED, PROBE, Recording, RecordingError};
@@ -21,35 +21,35 @@ pub enum Span {
     All,
     /// Up to the newest look at the cores.
     Last(Duration),
-    /// By the wall clock, both ends included.
+    /// On the wall clock, both ends included.
     Between {
         from_real_ns: u64,
         to_real_ns: u64,
     },
 }
 
-/// Without a look at the cores for so long nobody was watching: they are looked at ten times a second, and one segment follows
-/// another within a second.
+/// Without a look at the cores for this long, nothing was recorded: looks come ten times a second, and one segment follows another
+/// within a second.
 const GAP: Duration = Duration::from_secs(5);
 
-/// How many of them are told one by one.
+/// Most gaps to report one by one.
 const MOST_GAPS: usize = 8;
 
-/// The part of [`MAX_BYTES`] that the streams may fill: plain rows need some, too.
+/// The part of [`MAX_BYTES`] for the streams: plain rows need some, too.
 const FOR_STREAMS: usize = MAX_BYTES / 4 * 3;
 
-/// A file that changed so recently may be between two states …
+/// A file that changed this recently may be between two states …
 const YOUNG: Duration = Duration::from_secs(10);
-/// … which is over after some of these steps.
+/// … for a few of these steps.
 const SETTLE_STEP: Duration = Duration::from_millis(20);
 const SETTLES_IN: usize = 10;
 
-/// SQLite's largest number.
+/// SQLite's largest integer.
 const FOR_EVER: Time = Time(i64::MAX as u64);
 
-/// A file, or a directory of segments, also one that is being written. All that the last boot of the span has of it, put together
-/// in order. What is left out, or was never recorded, is told as an [`Unseen`] of the probe
-/// [`NOT_RECORDED`], what is damaged as one of [`PROBE`].
+/// Reads a file, or a directory of segments, even one that is being written: everything in the span from the last boot in it, in
+/// order. What is left out or was never recorded is reported as an [`Unseen`] of the probe [`NOT_RECORDED`], what is damaged as
+/// one of [`PROBE`].
 pub fn read_span(path: &Path, span: &Span) -> Result<Recording, RecordingError> {
     match std::fs::metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Err(RecordingError::Missing { path: path.to_owned() }),
@@ -67,7 +67,7 @@ pub fn read_span(path: &Path, span: &Span) -> Result<Recording, RecordingError> 
     }
 }
 
-/// When the newest look at the cores was, in nanoseconds since 1970; `None` if there is none, or the clocks are not known.
+/// Time of the newest look at the cores, in nanoseconds since 1970; `None` if there is none, or the clocks are unknown.
 pub fn newest_real_ns(path: &Path) -> Result<Option<u64>, RecordingError> {
     let real_ns = |part: &Part| part.clocks.map(|clocks| clocks.real_ns_of(part.looks.to));
     if !path.is_dir() {
@@ -80,9 +80,9 @@ pub fn newest_real_ns(path: &Path) -> Result<Option<u64>, RecordingError> {
     Ok(parts.found.first().and_then(real_ns))
 }
 
-/// An opened segment.
+/// An open segment.
 struct Part {
-    reader: Reader,
+    reader: RecordingReader,
     boot: Option<String>,
     clocks: Option<Clocks>,
     /// From the first to the last look at the cores.
@@ -90,14 +90,14 @@ struct Part {
 }
 
 impl Part {
-    /// `None` if it holds no look at the cores: it has just begun.
+    /// `None` if it has no look at the cores yet.
     fn open(path: &Path) -> Result<Option<Part>, RecordingError> {
         let reader = open_settled(path)?;
         let Some(looks) = reader.looks() else { return Ok(None) };
         Ok(Some(Part { boot: reader.boot_id(), clocks: reader.clocks(), looks, reader }))
     }
 
-    /// The span by this segment's clock. `now` is when the last look was taken.
+    /// The span on this segment's clock. `now` is the time of the last look.
     fn window(&self, span: &Span, now: Time) -> Option<Window> {
         match *span {
             Span::All => Some(Window { from: Time(0), to: FOR_EVER }),
@@ -124,23 +124,23 @@ impl Part {
     }
 }
 
-/// Opens a segment that its writer may be making or sealing just now: for some milliseconds it is then neither with nor without
+/// Opens a segment that its writer may be creating or sealing just now: for some milliseconds it is then half with and half without
 /// a log, and looks damaged.
-fn open_settled(path: &Path) -> Result<Reader, RecordingError> {
-    let mut opened = Reader::open(path);
+fn open_settled(path: &Path) -> Result<RecordingReader, RecordingError> {
+    let mut opened = RecordingReader::open(path);
     for _ in 0..SETTLES_IN {
         let age = std::fs::metadata(path).and_then(|meta| meta.modified()).map(|changed| changed.elapsed());
         let is_young = age.is_ok_and(|age| age.is_ok_and(|age| age < YOUNG));
-        if !is_young || opened.as_ref().is_ok_and(Reader::is_whole) {
+        if !is_young || opened.as_ref().is_ok_and(RecordingReader::is_whole) {
             break;
         }
         std::thread::sleep(SETTLE_STEP);
-        opened = Reader::open(path);
+        opened = RecordingReader::open(path);
     }
     opened
 }
 
-/// Segments that were opened, and what is to be said of those that could not be.
+/// Open segments, and what to report about those that could not be opened.
 #[derive(Default)]
 struct Parts {
     found: Vec<Part>,
@@ -151,7 +151,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Opens a segment once. `None` if there is nothing in it, or it cannot be read.
+    /// Opens a segment once. `None` if it is empty or cannot be read.
     fn open(&mut self, segment: &Segment) -> Option<&Part> {
         if self.opened.contains(&segment.path) {
             return self.found.iter().find(|part| part.reader.path() == segment.path);
@@ -162,7 +162,7 @@ impl Parts {
                 self.found.push(part);
                 self.found.last()
             }
-            // It has just begun; or it was evicted since it was listed.
+            // It has just begun, or was evicted after it was listed.
             Ok(None) | Err(RecordingError::Missing { .. } | RecordingError::Empty { .. }) => None,
             Err(RecordingError::OnlyProfile { .. }) => None,
             Err(error) => {
@@ -213,7 +213,7 @@ fn read_directory(path: &Path, span: &Span, streams: usize) -> Result<Recording,
         .collect();
     found.sort_by_key(|(part, _)| part.looks.from);
     let (of_boot, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(part, _)| same_boot(&part.boot, &boot));
-    // Another boot's clock says nothing about when the span of the last seconds began there.
+    // Another boot's clock cannot tell where a span of the last seconds begins.
     let others: Vec<Part> =
         others.into_iter().map(|(part, _)| part).filter(|part| is_before(part, &of_boot, span)).collect();
     let mut recording = read_parts(path, of_boot, span, streams)?;
@@ -222,8 +222,8 @@ fn read_directory(path: &Path, span: &Span, streams: usize) -> Result<Recording,
     Ok(recording)
 }
 
-/// Opens the newest segment, which then is the first in the list, and tells its place. It is the last by its name, unless the
-/// wall clock was set back: then it is one that is being written.
+/// Opens the newest segment, which becomes the first in `parts`, and returns its place in `segments`. It is the last by name,
+/// unless the wall clock was set back: then it is one that is being written.
 fn open_newest(segments: &[Segment], parts: &mut Parts) -> Option<usize> {
     let mut newest = segments.iter().rposition(|segment| parts.open(segment).is_some())?;
     let being_written = |segment: &Segment| beside(&segment.path, "-wal").exists();
@@ -243,14 +243,14 @@ fn open_newest(segments: &[Segment], parts: &mut Parts) -> Option<usize> {
     Some(newest)
 }
 
-/// Opens the newest segment, and those before it as long as they reach into the span.
+/// Opens the newest segment, and earlier ones as long as they reach into the span.
 fn open_latest(segments: &[Segment], span: &Span, parts: &mut Parts) {
     let Some(newest) = open_newest(segments, parts) else { return };
     let (boot, now) = (parts.found[0].boot.clone(), parts.found[0].looks.to);
     let reaches = |part: &Part| {
         !same_boot(&part.boot, &boot) || part.window(span, now).is_some_and(|window| part.overlaps(window))
     };
-    // Those before it by name; and, where the clock was set back, the last ones by name.
+    // Those before it by name and, if the clock was set back, the last ones by name.
     for earlier in [&segments[..newest], &segments[newest + 1..]] {
         for segment in earlier.iter().rev() {
             if parts
@@ -267,12 +267,12 @@ fn newest(segments: &[Segment]) -> Option<Part> {
     segments.iter().rev().find_map(|segment| Part::open(&segment.path).ok().flatten())
 }
 
-/// A segment that was killed before it said of which boot it is, is of its neighbours'.
+/// A segment whose writer was killed before it stored its boot counts as its neighbours' boot.
 fn same_boot(one: &Option<String>, other: &Option<String>) -> bool {
     one == other || one.is_none() || other.is_none()
 }
 
-/// Whether a segment of another boot belongs into the span by the wall clock.
+/// Whether a segment of another boot is in the span by the wall clock.
 fn is_before(part: &Part, of_boot: &[(Part, Window)], span: &Span) -> bool {
     let Span::Last(_) = span else { return true };
     let Some((first, window)) = of_boot.first() else { return true };
@@ -287,7 +287,7 @@ fn read_parts(
     streams: usize,
 ) -> Result<Recording, RecordingError> {
     let (mut bytes, mut fitting, mut left_out) = (0usize, Vec::new(), Vec::new());
-    // The newest first: if not all fit into memory, the oldest are left out.
+    // Newest first: if not all fit into memory, the oldest are left out.
     for (part, window) in parts.into_iter().rev() {
         bytes = bytes.saturating_add(part.reader.bytes_of(window));
         if bytes > streams && !fitting.is_empty() {
@@ -315,7 +315,7 @@ fn read_parts(
         evidence.unseen.push(unseen(
             format!("the beginning of the span, {} to {}", first.begins(), last.ends()),
             format!("all of it would take more than {} MB of memory", streams >> 20),
-            "ask for less time at once",
+            "choose a shorter time: --last, --since, --until",
         ));
     }
     Ok(whole)
@@ -331,12 +331,12 @@ fn other_boots(parts: &[Part]) -> Option<Unseen> {
     let last = parts.iter().max_by_key(|part| part.clocks.map(|clocks| clocks.real_ns_of(part.looks.to)))?;
     Some(unseen(
         format!("what was recorded until {}", last.ends()),
-        "the node was booted after that, within the span; one boot is told at a time".to_owned(),
-        &format!("ask for it alone, with --until {}", last.ends()),
+        "the node was rebooted after that; only one boot is shown at a time".to_owned(),
+        &format!("choose it with --until {}", last.ends()),
     ))
 }
 
-/// The ends that a span should have.
+/// The ends that the span should reach.
 #[derive(Clone, Copy, Default)]
 struct Edges {
     from: Option<Time>,
@@ -349,12 +349,12 @@ fn edges(span: &Span, window: Window) -> Edges {
             from: Some(window.from).filter(|from| *from > Time(0)),
             to: Some(window.to).filter(|to| *to < FOR_EVER),
         },
-        // What there is, is what was asked for.
+        // Whatever there is was asked for.
         Span::All | Span::Last(_) => Edges::default(),
     }
 }
 
-/// Stretches in which nobody looked at the cores.
+/// Times without a look at the cores.
 fn gaps(evidence: &Evidence, edges: Edges) -> Vec<Unseen> {
     let clocks = evidence.clocks.last();
     let (mut before, mut holes) = (edges.from, Vec::new());
@@ -376,11 +376,7 @@ fn gaps(evidence: &Evidence, edges: Edges) -> Vec<Unseen> {
     let more = holes.len().saturating_sub(MOST_GAPS);
     let mut gaps: Vec<Unseen> = holes.into_iter().take(MOST_GAPS).map(told).collect();
     if more > 0 {
-        gaps.push(unseen(
-            format!("{more} more stretches of some seconds"),
-            "nothing was recorded in this range".to_owned(),
-            "",
-        ));
+        gaps.push(unseen(format!("{more} more gaps of some seconds"), "nothing was recorded then".to_owned(), ""));
     }
     gaps
 }
@@ -392,11 +388,12 @@ fn unseen(what: String, why: String, how_to_see: &str) -> Unseen {
 fn nothing(path: &Path, span: &Span, newest: Option<&Part>) -> RecordingError {
     let why = match (span, newest) {
         (Span::Between { from_real_ns, to_real_ns }, newest) => {
-            let there =
-                newest.map_or(String::new(), |part| format!("; the newest is of {} to {}", part.begins(), part.ends()));
+            let there = newest.map_or(String::new(), |part| {
+                format!("; the newest data is from {} to {}", part.begins(), part.ends())
+            });
             format!("nothing was recorded from {} to {}{there}", date(*from_real_ns), date(*to_real_ns))
         }
-        _ => "it has no core times; no diagnosis is possible".to_owned(),
+        _ => "the recording has no core times; no diagnosis is possible".to_owned(),
     };
     RecordingError::Other { path: path.to_owned(), why }
 }
@@ -413,7 +410,7 @@ mod tests {
     use crate::{CoreTicks, CoreTimes};
 
     #[test]
-    fn of_a_span_that_does_not_fit_into_memory_the_newest_part_is_read() {
+    fn the_newest_part_is_read_of_a_span_that_does_not_fit_into_memory() {
         let dir = tempfile::tempdir().unwrap();
         let start = 1_780_000_000_000_000_000;
         for i in 0..3u64 {

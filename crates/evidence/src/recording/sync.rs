@@ -1,16 +1,16 @@
-//! Brings a recording to the disk, beside the writer.
+//! Brings a recording to the disk, in the background.
 //!
-//! The writer only writes into the page cache (its connection has synchronous=OFF): a busy disk can make an fsync last for
-//! seconds, and whoever watches a node must not stand still just then. Every few seconds this thread copies the write-ahead log
-//! into the file with a connection of its own, in the order that SQLite needs to survive a power cut: sync the log, copy, sync
-//! the file. Appends go on meanwhile.
+//! The writer only writes into the page cache (its connection has synchronous=OFF): on a busy disk an fsync can take seconds, and a
+//! recorder must not block just then. Every few seconds this thread copies the write-ahead log into the file with its own
+//! connection, in the order that SQLite needs to survive a power cut: sync the log, copy, sync the file. Appends continue
+//! meanwhile.
 //!
-//! Then it cuts the log to nothing, while no append runs. That closes a hole which synchronous=OFF would leave: a log that the
-//! writer starts over in place, unsynced, may after a power cut be an old log with a new middle (SQLite ticket ff5be73dee).
-//! A file system with a journal (ext4, xfs, btrfs) instead orders the cut before what comes after it.
+//! Then it truncates the log, while no append runs. That closes a hole left by synchronous=OFF: a log that the writer restarts in
+//! place, unsynced, may after a power cut be an old log with a new middle (SQLite ticket ff5be73dee). A journaling file system
+//! (ext4, xfs, btrfs) orders the truncation before what follows.
 //!
-//! On a disk so slow that appends always come between copy and cut, the log would never be cut and grow without end. A recorder
-//! has to keep its size, so a log beyond [`MOST_LOG`] is copied and cut while appends wait.
+//! On a disk so slow that appends always come between copy and truncation, the log would grow without bound. A recorder must
+//! limit its size, so a log beyond [`MOST_LOG`] is copied and truncated while appends wait.
 
 use super::write::{beside, open_to_write};
 use rusqlite::Connection;
@@ -20,12 +20,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Bounds what a power cut costs, and what the file alone lacks beside its log after a kill.
+/// Bounds what a power cut costs, and what the file lacks without its log after a kill.
 pub const SYNC_EVERY: Duration = Duration::from_secs(5);
 
-/// What the log may grow to before appends wait for it.
+/// Largest log before appends wait for it.
 pub const MOST_LOG: u64 = 4 << 20;
-/// After an attempt that was in vain (a reader is in the way, the disk is full) a large log is left alone for so long.
+/// How long a large log is left alone after a failed attempt (a reader is in the way, the disk is full).
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 pub struct Syncer {
@@ -39,20 +39,20 @@ struct Shared {
     wake: Condvar,
 }
 
-/// Held during an append, and while the log is cut.
+/// Held during an append, and while the log is truncated.
 struct Gate {
     appends: u64,
     /// The size of the log after the last append.
     log: u64,
     every: Duration,
-    /// The thread waits for the next append, not for the time to copy it.
+    /// The thread is waiting for the next append, not for its next turn.
     idle: bool,
     stop: bool,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Gate> {
-        // The gate is a few plain values, right at any moment, whoever panicked.
+        // The gate is a few plain values, valid even if a holder of the lock panicked.
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -60,7 +60,7 @@ impl Shared {
 impl Syncer {
     pub fn start(path: &Path) -> Result<Syncer, String> {
         let db = open_to_write(path).map_err(|e| e.to_string())?;
-        // In WAL mode: sync when the log is copied, not at every commit. No waiting: what is locked now is done next time.
+        // In WAL mode: sync when the log is copied, not at every commit. Does not wait for locks: it retries next time.
         db.execute_batch("PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=0;").map_err(|e| e.to_string())?;
         let shared = Arc::new(Shared {
             gate: Mutex::new(Gate { appends: 0, log: 0, every: SYNC_EVERY, idle: false, stop: false }),
@@ -98,7 +98,7 @@ impl Drop for Syncer {
         self.shared.lock().stop = true;
         self.shared.wake.notify_one();
         if let Some(thread) = self.thread.take() {
-            // An error is its panic, which has been printed; the writer's own connection still closes the file well.
+            // An error means that it panicked, which was printed; the writer's own connection still closes the file properly.
             let _ = thread.join();
         }
     }
@@ -113,7 +113,7 @@ fn run(shared: &Shared, db: &Connection, path: &Path) {
         loop {
             let now = Instant::now();
             if gate.stop {
-                // Synced once more: the writer's connection closes next, and it does not sync.
+                // Sync once more: the writer's connection closes next and does not sync.
                 let _ = copy_log(db, "PASSIVE");
                 return;
             }
@@ -132,13 +132,13 @@ fn run(shared: &Shared, db: &Connection, path: &Path) {
         due = Instant::now() + gate.every;
         drop(gate);
         if synced == 0 {
-            // The file's name is to survive as well.
+            // The file's name must survive as well.
             if let Some(directory) = path.parent() {
                 let _ = File::open(directory).and_then(|d| d.sync_all());
             }
         }
-        // An error (a full disk) is no loss: all is in the log, the next append or the next round meets it again, and the
-        // last word on it is `finish`.
+        // An error (a full disk) loses nothing: all is in the log, the next append or round hits it again, and `finish` reports
+        // it in the end.
         let copied = copy_log(db, "PASSIVE") == Ok(true);
         let mut gate = shared.lock();
         let is_quiet = copied && gate.appends == appends;
@@ -149,7 +149,7 @@ fn run(shared: &Shared, db: &Connection, path: &Path) {
     }
 }
 
-/// Copies the log into the file. True if all of it was copied.
+/// Copies the log into the file. Returns whether all of it was copied.
 pub fn copy_log(db: &Connection, mode: &str) -> rusqlite::Result<bool> {
     db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
         let (busy, log, copied): (bool, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);

@@ -1,14 +1,14 @@
-//! What is installed to run, what of it churns, and what its logs say, as rows and back.
+//! What is installed to run, its churn and its logs, as rows and back.
 
 use super::rows::{Table, U64, from_json, json, maybe_u64_of, u64_of};
 use crate::agents::{FileAnswer, TextFile, UnitFile};
 use crate::units::{ChildExits, Container, Unit, UnitLogLine, UnitSockets};
 use rusqlite::{Row, Transaction, params};
 
-/// What a unit says of itself beyond the columns of the first format, as one JSON object.
+/// A unit's fields beyond the columns of the first format, as one JSON object.
 pub const UNIT_DETAILS: Table = Table { name: "unit_details", columns: &["unit_id", "details_json"] };
 
-/// Only of units that have any: most have none at most looks.
+/// Only for units that have any: most have none at most looks.
 pub fn insert_unit_details(tx: &Transaction<'_>, unit: &Unit) -> rusqlite::Result<()> {
     let details = Details::of(unit);
     if details == Details::default() {
@@ -101,7 +101,7 @@ pub const UNIT_FILES: Table = Table {
     columns: &["name", "enablement", "preset", "path", "package", "package_version", "file_json"],
 };
 
-/// Those of an earlier look go: they describe the same node.
+/// Replaces those of an earlier look: they describe the same node.
 pub fn replace_unit_files(tx: &Transaction<'_>, items: &[UnitFile]) -> rusqlite::Result<()> {
     if items.is_empty() {
         return Ok(());

@@ -18,24 +18,24 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Chunks of a second, which start with every core's and thread's total, take 2.7 times the bytes per core, 1.7 per thread;
-/// chunks of half a minute save another tenth.
+/// Chunks of one second, which start with every core's and thread's total, take 2.7 times the bytes per core and 1.7 times per
+/// thread; chunks of half a minute save another tenth.
 pub const CHUNK_SPAN: Duration = Duration::from_secs(10);
-/// 100 looks at 327 cores. Bounds what is held in memory for the open chunk, and what a reader must unpack at once.
+/// 100 looks at 327 cores. Bounds the open chunk in memory, and what a reader must unpack at once.
 pub const CHUNK_ROWS: usize = 32_768;
-/// Room kept for the end on a full disk: the last words and the seal. Sealing copies the log into the file, so it takes as
-/// much room again as the log has.
+/// Space reserved for closing on a full disk: the last notes and the seal. Sealing copies the log into the file, so it takes as
+/// much space again as the log.
 const RESERVE: u64 = 512 << 10;
-/// The part of it that [`Writer::use_reserve`] gives free; the rest is for the seal.
+/// The fraction of it that [`Writer::use_reserve`] frees; the rest is for the seal.
 const FOR_LAST_WORDS: u64 = 4;
-/// How long an append waits for a program that writes into our file. None should.
+/// How long an append waits for another program that writes into our file. None should.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Writes a recording. What [`Writer::append`] has returned for survives kill -9; dropping the writer without
-/// [`Writer::finish`] leaves a file that is whole, but not sealed.
+/// Writes a recording. Once [`Writer::append`] has returned, its data survives kill -9; dropping the writer without
+/// [`Writer::finish`] leaves a file that is complete but not sealed.
 pub struct Writer {
     path: PathBuf,
-    // Before `db`: stopped first, so that the last connection to close is ours.
+    // Before `db`: dropped first, so that our connection is the last to close.
     sync: Syncer,
     db: Folding,
     node: Option<Node>,
@@ -48,35 +48,33 @@ pub struct Writer {
     reserve: Option<File>,
 }
 
-/// A connection that, however it ends, leaves one file if it can: a file in WAL mode without its log then always means that
-/// the log was lost.
+/// A connection that always leaves a single file if it can: so a file in WAL mode without its log means that the log was lost.
 struct Folding(Connection);
 
 impl Drop for Folding {
     fn drop(&mut self) {
-        // Whoever is in the way gets what they see, and the log stays.
+        // If a reader is in the way, the log stays.
         let _ = self.0.busy_timeout(Duration::ZERO);
         let _ = self.0.execute_batch("PRAGMA synchronous=FULL");
         let mode = self.0.query_row("PRAGMA journal_mode=DELETE", [], |row| row.get::<_, String>(0));
         if mode.as_deref() != Ok("delete") {
-            // Should they leave just now, closing would take the log away, and a file that says that it has one would stay behind.
+            // If the reader leaves just now, closing would remove the log but leave a file that says it has one.
             let _ = self.0.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }
     }
 }
 
-/// The youngest rows of a stream. Each append stores a small chunk of its own; when they are enough, one large chunk takes
-/// their place.
+/// The newest rows of a stream. Each append stores a small chunk; when there are enough, one large chunk replaces them.
 struct OpenChunk<T> {
     ids: Vec<i64>,
     items: Vec<T>,
 }
 
 impl Writer {
-    /// Makes a new file; refuses to overwrite one. Only its owner may read it: it holds the kernel log and everybody's processes.
+    /// Creates a new file; refuses to overwrite one. Only its owner may read it: it holds the kernel log and everybody's processes.
     pub fn create(path: &Path) -> Result<Writer, RecordingError> {
         let other = |why: String| RecordingError::Other { path: path.to_owned(), why };
-        // SQLite would understand names like `:memory:` in its own way.
+        // SQLite gives names like `:memory:` a special meaning.
         let path = std::path::absolute(path).map_err(|e| other(e.to_string()))?;
         for suffix in ["-wal", "-journal"] {
             let beside = beside(&path, suffix);
@@ -90,7 +88,7 @@ impl Writer {
             Err(e) if e.kind() == io::ErrorKind::StorageFull => return Err(RecordingError::DiskFull { path }),
             Err(source) => return Err(RecordingError::Unreadable { path, source }),
         }
-        let made = make_tables(&path).map_err(|e| error(&path, "cannot make the tables", e)).and_then(|db| {
+        let made = make_tables(&path).map_err(|e| error(&path, "cannot create the tables", e)).and_then(|db| {
             let sync = Syncer::start(&path).map_err(other)?;
             Ok((db, sync))
         });
@@ -109,7 +107,7 @@ impl Writer {
                 profile_stacks: OpenChunk::new(),
             }),
             Err(e) => {
-                // We made it a moment ago and nothing is in it.
+                // We just created it, and it is empty.
                 for suffix in ["", "-wal", "-shm"] {
                     let _ = fs::remove_file(beside(&path, suffix));
                 }
@@ -118,28 +116,28 @@ impl Writer {
         }
     }
 
-    /// How often the file is brought to the disk (every five seconds unless told otherwise): bounds what a power cut costs.
+    /// How often the file is synced to the disk (default: every five seconds): bounds what a power cut costs.
     pub fn sync_every(self, every: Duration) -> Writer {
         self.sync.set_every(every);
         self
     }
 
-    /// Gives free a part of the room that was kept for the end: an append of a few rows then fits on a full disk.
+    /// Frees a part of the reserved space: then an append of a few rows fits on a full disk.
     pub fn use_reserve(&mut self) {
         if let Some(reserve) = &self.reserve {
             let size = reserve.metadata().map_or(0, |m| m.len());
-            // Whatever fails here, the next append tells.
+            // If this fails, the next append reports it.
             let _ = reserve.set_len(size - size / FOR_LAST_WORDS);
         }
     }
 
-    /// Stores what was seen since the last call: all of it, or nothing if it returns an error. The writer stays usable: when
-    /// there is room on the disk again, later appends succeed. Does not wait for the disk to sync, unless the log has grown beyond 4 MiB.
+    /// Stores a fragment: all of it, or nothing if it returns an error. The writer stays usable: once the disk has room again, appends
+    /// succeed. Does not wait for the disk to sync, unless the log has grown beyond 4 MiB.
     pub fn append(&mut self, fragment: &Evidence) -> Result<(), RecordingError> {
         self.append_with_samples(fragment, &ProfileRows::default())
     }
 
-    /// The same, with CPU samples and the names that are new with them: one commit costs half of two.
+    /// The same, with CPU samples and their new names: one commit costs half as much as two.
     pub fn append_with_samples(&mut self, fragment: &Evidence, new: &ProfileRows) -> Result<(), RecordingError> {
         let Writer {
             path,
@@ -168,8 +166,8 @@ impl Writer {
             Ok((changed_node, new_series, core_times, thread_samples, (stored_points, new_points), profile))
         });
         let (changed_node, new_series, stored_times, stored_samples, (stored_points, new_points), (stacks, samples)) =
-            stored.map_err(|e| e.of(path, "cannot store what was seen"))?;
-        // Only now that it is in the file do we remember it as stored.
+            stored.map_err(|e| e.of(path, "cannot store evidence"))?;
+        // Remembered as stored only now that it is in the file.
         if let Some(changed) = changed_node {
             *node = Some(changed.clone());
         }
@@ -182,9 +180,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Says where the samples come from; the latest word wins.
+    /// Sets where the samples come from; the latest wins.
     pub fn set_profile_source(&mut self, source: &SourceRow) -> Result<(), RecordingError> {
-        self.store("cannot store where the samples come from", |tx| profile::replace_source(tx, source))
+        self.store("cannot store the source of the samples", |tx| profile::replace_source(tx, source))
     }
 
     /// Stores rows of one kind: all of them, or nothing if it returns an error.
@@ -202,7 +200,7 @@ impl Writer {
         stored.map_err(|e| error(path, doing, e))
     }
 
-    /// What the recording takes on the disk as it stands: the file and its log, not the room that is kept for the end.
+    /// The recording's current size on disk: the file and its log, without the reserved space.
     pub fn bytes(&self) -> u64 {
         let size = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
         size(&self.path) + size(&beside(&self.path, "-wal"))
@@ -225,7 +223,7 @@ impl Writer {
         drop(reserve);
         drop(sync);
         db.0.execute_batch("PRAGMA synchronous=FULL").map_err(|e| error(&path, "cannot seal the recording", e))?;
-        // Gives back the room that the log takes: on a full disk it is what the seal needs.
+        // Frees the log's space: on a full disk, the seal needs it.
         let _ = copy_log(&db.0, "TRUNCATE");
         let mut seal = |merge: bool| -> Result<(), StoreError> {
             let tx = db.0.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -240,7 +238,7 @@ impl Writer {
             tx.execute("UPDATE meta SET value = 1 WHERE key = 'sealed'", [])?;
             Ok(tx.commit()?)
         };
-        // Large chunks are smaller in sum; small ones are as good if there is no room to make them.
+        // Large chunks take less space; without room to create them, the small ones do as well.
         seal(true).or_else(|_| seal(false)).map_err(|e| e.of(&path, "cannot seal the recording"))?;
         let alone = || -> rusqlite::Result<bool> {
             db.0.busy_timeout(Duration::from_secs(5))?;
@@ -259,9 +257,9 @@ impl Writer {
     }
 }
 
-/// Makes one file of a recording whose writer was killed. It stays unsealed: what the writer still had in memory is lost.
+/// Merges the log of a recording whose writer was killed. It stays unsealed: what the writer had in memory is lost.
 pub fn fold_log(path: &Path) -> Result<(), RecordingError> {
-    let doing = "cannot bring its log into it";
+    let doing = "cannot merge its log (-wal) into it";
     let db = Folding(open_to_write(path).map_err(|e| error(path, doing, e))?);
     db.0.execute_batch("PRAGMA synchronous=FULL").map_err(|e| error(path, doing, e))?;
     copy_log(&db.0, "TRUNCATE").map_err(|e| error(path, doing, e))?;
@@ -272,7 +270,7 @@ pub fn fold_log(path: &Path) -> Result<(), RecordingError> {
     if mode == "delete" { Ok(()) } else { Err(RecordingError::NotAlone { path: path.to_owned() }) }
 }
 
-/// Cached pages of a file that nobody needs here would keep our memory cgroup alive after we are gone.
+/// Drops cached pages of a file: they would keep our memory cgroup alive after we exit.
 fn forget_pages(path: &Path) {
     if let Ok(file) = File::open(path) {
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
@@ -286,8 +284,8 @@ pub fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// A file without a name in the same directory: it takes room until it is closed, also by kill -9. `None` where the file
-/// system has no such files or no room.
+/// An unnamed file in the same directory: it takes space until it is closed, even by kill -9. `None` if the file system lacks such
+/// files or has no room.
 fn reserve_beside(path: &Path) -> Option<File> {
     use rustix::fs::{FallocateFlags, Mode, OFlags};
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -300,16 +298,16 @@ pub fn open_to_write(path: &Path) -> rusqlite::Result<Connection> {
     let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     db.busy_timeout(PATIENCE)?;
     db.set_prepared_statement_cache_capacity(40);
-    // Half a megabyte of cache: we write, and read next to nothing.
+    // Half a megabyte of cache: we mostly write.
     db.execute_batch("PRAGMA synchronous=OFF; PRAGMA wal_autocheckpoint=0; PRAGMA cache_size=-512;")?;
     Ok(db)
 }
 
-/// A UUID of version 4 (RFC 9562), by the system call itself: a static binary in a bare root file system has no /dev/urandom.
+/// A version 4 UUID (RFC 9562), from the system call itself: a bare root file system has no /dev/urandom.
 fn new_uuid() -> String {
     let mut bytes = [0; 16];
     if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK) != Ok(bytes.len()) {
-        // A kernel that is just booting. Unique enough: which process, and when.
+        // The kernel is just booting. Unique enough: process id and time.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         bytes = (now << 32 | u128::from(std::process::id())).to_be_bytes();
     }
@@ -334,7 +332,7 @@ fn make_tables(path: &Path) -> rusqlite::Result<Connection> {
     insert.execute(params!["sealed", 0])?;
     drop(insert);
     tx.commit()?;
-    // After the tables, so that they are in the file itself, whatever becomes of the log.
+    // After the tables, so that they are in the file itself, whatever happens to the log.
     db.query_row("PRAGMA journal_mode=WAL", [], |_| Ok(()))?;
     Ok(db)
 }
@@ -359,7 +357,7 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
         log,
         units,
         unit_files,
-        // A recording is of a running node.
+        // Recordings are made of running nodes.
         image: _,
         agent_files,
         catalogues,
@@ -416,7 +414,7 @@ fn insert_findings(tx: &Transaction<'_>, findings: &[FindingRow]) -> rusqlite::R
 
 type NumberedPoints = (Vec<CounterPoint>, Vec<(Series, u64)>);
 
-/// The points with the numbers of their series; series not met before are added to the dictionary.
+/// The points with the numbers of their series; new series are added to the dictionary.
 fn number_points(
     tx: &Transaction<'_>,
     counters: &Counters,
@@ -439,12 +437,12 @@ fn number_points(
     Ok((numbered, new))
 }
 
-/// What became of an append's rows of a stream.
+/// How an append's rows of a stream were stored.
 enum Stored {
     Nothing,
-    /// A small chunk with this number.
+    /// As a small chunk with this id.
     Open(i64),
-    /// Large chunks, all earlier small ones included.
+    /// As large chunks, together with all earlier small ones.
     Closed,
 }
 
@@ -555,7 +553,7 @@ fn is_locked(e: &rusqlite::Error) -> bool {
 
 fn error(path: &Path, doing: &str, e: rusqlite::Error) -> RecordingError {
     let path = path.to_owned();
-    // The index of the log (-shm) is grown by one byte a page, which fails with an error of its own when there is no room.
+    // The log's index (-shm) grows by one byte per page, which fails with its own error if the disk is full.
     let no_room_for_index = e.sqlite_error().map(|e| e.extended_code) == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE);
     if e.sqlite_error_code() == Some(ErrorCode::DiskFull) || no_room_for_index {
         RecordingError::DiskFull { path }

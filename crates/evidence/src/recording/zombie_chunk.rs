@@ -1,11 +1,11 @@
-//! Tens of thousands of zombies, packed as the streams of [`chunk`](super::chunk) are, each with what holds it.
+//! Tens of thousands of zombies, packed like the streams of [`chunk`](super::chunk), each with what holds it.
 //!
-//! In the order of their birth neighbours are alike: serial, id and birth differ by little, and paths begin alike. What holds a
-//! zombie stands with it, so that a chunk that is lost takes nothing from the others.
+//! In the order of creation, neighbours are alike: serial, id and birth differ little, and paths share a prefix. What holds a zombie
+//! is stored with it, so that a lost chunk takes nothing from the others.
 
 use super::chunk::{self, ChunkError, MAX_PAYLOAD, MAX_UNPACKED, put, put_difference};
 use crate::time::Time;
-use crate::zombies::{Born, Held, Hold, Zombie};
+use crate::zombies::{Born, Charged, Hold, Zombie};
 
 const COLUMNS: [&str; 18] = [
     "serial",
@@ -28,7 +28,7 @@ const COLUMNS: [&str; 18] = [
     "held_bytes",
 ];
 
-/// Bits of the column `flags`: what is true of a zombie, and which of its columns have a number.
+/// Bits of the column `flags`: a zombie's properties, and which of its columns have a number.
 const DIRECTORY_LIVES: u64 = 1;
 const REFERENCES: u64 = 1 << 1;
 const ANONYMOUS: u64 = 1 << 2;
@@ -39,11 +39,11 @@ const BORN: u64 = 1 << 6;
 const BORN_EXACT: u64 = 1 << 7;
 const ALL_FLAGS: u64 = (1 << 8) - 1;
 
-/// Names of containers are random digits, in which zstd looks for repetitions in vain: level 3 takes twice the time for them and
-/// makes them no smaller, other names by an eighth.
+/// Container names are random digits without repetitions: level 3 takes twice the time and makes them no smaller, other names by
+/// an eighth.
 const ZSTD_LEVEL: i32 = 2;
 
-/// A zombie, and those of its scan's holds that are on it.
+/// A zombie with its holds.
 #[derive(Debug, Clone, Copy)]
 pub struct Pinned<'a> {
     pub zombie: &'a Zombie,
@@ -51,13 +51,13 @@ pub struct Pinned<'a> {
 }
 
 impl Pinned<'_> {
-    /// The most bytes it can take in a payload: ten for each number.
+    /// The most bytes it can take in a payload: ten per number.
     fn weight(&self) -> usize {
         10 * COLUMNS.len() + self.zombie.path.len() + 20 * self.holds.len()
     }
 }
 
-/// The zombies of a scan with their holds, which must be in order. A hold on no zombie is left out.
+/// The zombies of a scan with their holds, which must be sorted. A hold on no zombie is left out.
 pub fn pinned<'a>(zombies: &'a [Zombie], mut holds: &'a [Hold]) -> Vec<Pinned<'a>> {
     let mut all = Vec::with_capacity(zombies.len());
     for (place, zombie) in zombies.iter().enumerate() {
@@ -69,7 +69,7 @@ pub fn pinned<'a>(zombies: &'a [Zombie], mut holds: &'a [Hold]) -> Vec<Pinned<'a
     all
 }
 
-/// Cut so that each part fits into a chunk, whatever its numbers are.
+/// Splits them so that each part fits into a chunk, whatever its numbers are.
 pub fn parts<'a, 'b>(all: &'b [Pinned<'a>]) -> impl Iterator<Item = &'b [Pinned<'a>]> {
     let mut rest = all;
     std::iter::from_fn(move || {
@@ -78,7 +78,7 @@ pub fn parts<'a, 'b>(all: &'b [Pinned<'a>]) -> impl Iterator<Item = &'b [Pinned<
             weight += p.weight();
             weight <= MAX_PAYLOAD
         });
-        // One alone always fits: a path has at most some tens of levels with names of 255 bytes.
+        // A single one always fits: a path has at most some tens of levels with names of 255 bytes.
         let (part, later) = rest.split_at(fitting.count().max(1).min(rest.len()));
         rest = later;
         (!part.is_empty()).then_some(part)
@@ -89,7 +89,7 @@ pub fn encode(part: &[Pinned<'_>]) -> Result<Vec<u8>, ChunkError> {
     chunk::compress(&pack(part), ZSTD_LEVEL)
 }
 
-/// Zombies, and the holds on them by their places in this chunk.
+/// Zombies, and the holds on them by their index in this chunk.
 pub fn decode(data: &[u8], rows: u64) -> Result<(Vec<Zombie>, Vec<Hold>), ChunkError> {
     let (zombies, holds) = unpack(&chunk::decompress(data)?)?;
     let found = zombies.len() as u64;
@@ -105,7 +105,7 @@ fn pack(part: &[Pinned<'_>]) -> Vec<u8> {
     let mut last_path: &[u8] = &[];
     for Pinned { zombie, holds } in part {
         let Zombie { id, path, references, held, born, directory_lives, serial } = zombie;
-        let Held { file, swap_backed, unevictable, anonymous, shmem, kernel, swap } = *held;
+        let Charged { file, swap_backed, unevictable, anonymous, shmem, kernel, swap } = *held;
         put_difference(&mut serials, *serial, last_serial);
         put_difference(&mut ids, *id, last_id);
         let path = path.as_bytes();
@@ -168,7 +168,7 @@ fn unpack(payload: &[u8]) -> Result<(Vec<Zombie>, Vec<Hold>), ChunkError> {
     let mut columns = chunk::split(payload, COLUMNS)?;
     let (mut zombies, mut holds): (Vec<Zombie>, Vec<Hold>) = (Vec::new(), Vec::new());
     let (mut last_serial, mut last_id, mut last_born, mut last_file) = (0, 0, 0, 0);
-    // A few bytes can stand for a long path: what is built is counted.
+    // A few bytes can stand for a long path: count what is built.
     let mut room = MAX_UNPACKED;
     let mut take = |bytes: usize| match room.checked_sub(bytes) {
         Some(left) => {
@@ -214,7 +214,7 @@ fn unpack(payload: &[u8]) -> Result<(Vec<Zombie>, Vec<Hold>), ChunkError> {
             0 => Ok(None),
             _ => column.next().map(Some),
         };
-        let held = Held {
+        let held = Charged {
             file: file.next()?,
             swap_backed: swap_backed.next()?,
             unevictable: unevictable.next()?,

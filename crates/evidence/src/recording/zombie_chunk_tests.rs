@@ -7,14 +7,14 @@ fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..200, any::<u64>(), Just(u64::MAX), Just(1 << 63)]
 }
 
-/// Paths that begin alike, also within a character.
+/// Paths with a common prefix, even within a character.
 fn path() -> impl Strategy<Value = String> {
     prop_oneof!["/a/(b|bb|é|è)-[0-9]{0,3}", "\\PC{0,6}", Just(String::new())]
 }
 
 fn zombie() -> impl Strategy<Value = Zombie> {
     let held = (proptest::array::uniform3(number()), proptest::array::uniform4(of(number()))).prop_map(
-        |([file, swap_backed, unevictable], [anonymous, shmem, kernel, swap])| Held {
+        |([file, swap_backed, unevictable], [anonymous, shmem, kernel, swap])| Charged {
             file,
             swap_backed,
             unevictable,
@@ -38,7 +38,7 @@ fn zombie() -> impl Strategy<Value = Zombie> {
     )
 }
 
-/// Zombies, and holds on them in order.
+/// Zombies, and sorted holds on them.
 fn scan() -> impl Strategy<Value = (Vec<Zombie>, Vec<Hold>)> {
     vec((zombie(), vec((any::<u32>(), number()), 0..3)), 0..20).prop_map(|all| {
         let (mut zombies, mut holds) = (Vec::new(), Vec::new());
@@ -51,7 +51,7 @@ fn scan() -> impl Strategy<Value = (Vec<Zombie>, Vec<Hold>)> {
 }
 
 fn nameless(path: String) -> Zombie {
-    let held = Held::default();
+    let held = Charged::default();
     Zombie { id: 0, path, references: None, held, born: None, directory_lives: false, serial: 0 }
 }
 
@@ -103,7 +103,7 @@ proptest! {
 fn the_largest_numbers_fit_into_a_chunk() {
     let most = Some(u64::MAX);
     let (file, swap_backed, unevictable) = (u64::MAX, u64::MAX, u64::MAX);
-    let held = Held { file, swap_backed, unevictable, anonymous: most, shmem: most, kernel: most, swap: most };
+    let held = Charged { file, swap_backed, unevictable, anonymous: most, shmem: most, kernel: most, swap: most };
     // Differences of 2⁶³ are the longest.
     let zombies: Vec<_> = (0..100_000u64)
         .map(|i| Zombie {
@@ -136,7 +136,7 @@ fn a_hold_on_no_zombie_is_left_out() {
     assert_eq!(decode(&data, 1).unwrap().1, holds[..1]);
 }
 
-/// The columns of `n` zombies in all of which the same byte stands.
+/// The columns of `n` zombies, all filled with the same byte.
 fn columns_of(n: usize) -> [Vec<u8>; 18] {
     let mut columns = [const { Vec::new() }; 18];
     for i in [0, 1, 2, 3, 5, 7, 8, 9, 15] {
@@ -146,7 +146,7 @@ fn columns_of(n: usize) -> [Vec<u8>; 18] {
 }
 
 #[test]
-fn a_bomb_is_refused_before_it_fills_the_memory() {
+fn a_bomb_is_refused_before_it_fills_memory() {
     // 100,000 paths of 100,000 bytes, all alike: 10 GB.
     let mut columns = columns_of(100_000);
     let long = 100_000;
@@ -159,9 +159,9 @@ fn a_bomb_is_refused_before_it_fills_the_memory() {
     let payload = chunk::join(columns);
     assert!(payload.len() < MAX_PAYLOAD);
     assert_eq!(unpack(&payload), Err(ChunkError::TooMuchMemory));
-    // As many as fit into the bytes of a chunk.
+    // As many as fit into a chunk's bytes.
     assert_eq!(unpack(&chunk::join(columns_of(900_000))), Err(ChunkError::TooMuchMemory));
-    // One with as many holds as can be said.
+    // One with as many holds as can be encoded.
     let mut columns = columns_of(1);
     columns[15].clear();
     put(&mut columns[15], u64::MAX);
@@ -170,7 +170,7 @@ fn a_bomb_is_refused_before_it_fills_the_memory() {
 }
 
 #[test]
-fn what_does_not_fit_is_named() {
+fn errors_name_the_column() {
     let one = |column: usize, bytes: &[u8]| {
         let mut columns = columns_of(1);
         columns[column] = bytes.to_vec();

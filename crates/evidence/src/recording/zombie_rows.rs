@@ -1,13 +1,13 @@
-//! Dead memory cgroups and who makes them, as rows and back.
+//! Dead memory cgroups and who creates them, as rows and back.
 
 use super::rows::{Table, U64, from_json, json, maybe_u64_of, u64_of, word_of};
 use super::zombie_chunk;
-use crate::zombies::{CgroupChurn, DeadBelow, Held, Hold, Maker, PinningFile, Zombie, ZombieMethod, ZombieScan};
+use crate::zombies::{CgroupChurn, Charged, DeadBelow, Hold, Maker, PinningFile, Zombie, ZombieMethod, ZombieScan};
 use rusqlite::{Row, Transaction, params};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Of the files that hold zombies, those that hold most are stored: each is a row that people can read.
+/// Most files to store, those that hold most first: each is a row that people can read.
 pub const MOST_FILES: usize = 5000;
 
 pub const ZOMBIE_SCANS: Table = Table {
@@ -106,14 +106,14 @@ pub fn insert_zombie_scans(tx: &Transaction<'_>, items: &[ZombieScan]) -> rusqli
     Ok(())
 }
 
-/// What a scan says of files that it does not have, and that some of its files are not stored.
+/// Adds to a scan's note on missing files that some of its files are not stored.
 fn files_unseen_with<'a>(unseen: Option<&'a str>, left_out: &[PinningFile]) -> Option<Cow<'a, str>> {
     if left_out.is_empty() {
         return unseen.map(Cow::Borrowed);
     }
     let bytes = left_out.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
     let told = format!(
-        "{} files that hold less than others, {bytes} bytes together, were left out: a recording has the first {MOST_FILES}",
+        "{} files that hold the least ({bytes} bytes together) were left out: a recording stores at most {MOST_FILES}",
         left_out.len()
     );
     Some(unseen.map_or(told.clone(), |unseen| format!("{unseen}; {told}")).into())
@@ -124,7 +124,7 @@ fn insert_below(tx: &Transaction<'_>, scan_id: i64, items: &[DeadBelow]) -> rusq
     for DeadBelow { parent, dead, held } in items {
         let [file, swap_backed, unevictable, anonymous, shmem, kernel, swap] =
             held.as_ref().map_or([None; 7], |held| {
-                let Held { file, swap_backed, unevictable, anonymous, shmem, kernel, swap } = *held;
+                let Charged { file, swap_backed, unevictable, anonymous, shmem, kernel, swap } = *held;
                 [Some(file), Some(swap_backed), Some(unevictable), anonymous, shmem, kernel, swap]
             });
         insert.execute(params![
@@ -175,7 +175,7 @@ fn insert_zombies(
 ) -> rusqlite::Result<()> {
     let mut insert = tx.prepare_cached(&ZOMBIE_CHUNKS.insert())?;
     let mut holds: Vec<Hold> = holds.iter().filter(|h| (h.file as usize) < files).copied().collect();
-    // In order already, as a scan has them.
+    // A scan has them sorted already.
     holds.sort_by_key(|h| h.zombie);
     let all = zombie_chunk::pinned(zombies, &holds);
     for part in zombie_chunk::parts(&all) {
@@ -187,7 +187,7 @@ fn insert_zombies(
     Ok(())
 }
 
-/// Without what other tables hold of it.
+/// Without what other tables hold.
 pub fn zombie_scan(row: &Row<'_>) -> rusqlite::Result<ZombieScan> {
     Ok(ZombieScan {
         at: row.get("at_ns")?,
@@ -208,11 +208,11 @@ pub fn zombie_scan(row: &Row<'_>) -> rusqlite::Result<ZombieScan> {
     })
 }
 
-/// Dead ones below a parent, and the number of the scan.
+/// Dead ones below a parent, and the id of the scan.
 pub fn dead_below(row: &Row<'_>) -> rusqlite::Result<(i64, DeadBelow)> {
     let held = match maybe_u64_of(row, HELD[0])? {
         None => None,
-        Some(file) => Some(Held {
+        Some(file) => Some(Charged {
             file,
             swap_backed: u64_of(row, HELD[1])?,
             unevictable: u64_of(row, HELD[2])?,
@@ -225,7 +225,7 @@ pub fn dead_below(row: &Row<'_>) -> rusqlite::Result<(i64, DeadBelow)> {
     Ok((row.get("scan_id")?, DeadBelow { parent: row.get("parent")?, dead: maybe_u64_of(row, "dead")?, held }))
 }
 
-/// A file with its place in the scan's list, and the number of the scan.
+/// A file with its place in the scan's list, and the id of the scan.
 pub fn zombie_file(row: &Row<'_>) -> rusqlite::Result<(i64, (u32, PinningFile))> {
     let file = PinningFile {
         path: row.get("path")?,
@@ -242,7 +242,7 @@ pub fn zombie_file(row: &Row<'_>) -> rusqlite::Result<(i64, (u32, PinningFile))>
     Ok((row.get("scan_id")?, (row.get("place")?, file)))
 }
 
-/// The zombies of one scan as far as they were read. Their holds name files by the places these had in the scan.
+/// The zombies of one scan, as far as they were read. Holds refer to files by their place in the scan.
 #[derive(Debug, Default)]
 pub struct Unpacked {
     zombies: Vec<Zombie>,
@@ -250,7 +250,7 @@ pub struct Unpacked {
 }
 
 impl Unpacked {
-    /// Adds a chunk's, which are younger.
+    /// Adds those of the next chunk.
     pub fn add(&mut self, zombies: Vec<Zombie>, holds: Vec<Hold>) {
         let before = u32::try_from(self.zombies.len()).unwrap_or(u32::MAX);
         let moved = holds.into_iter().map(|h| Hold { zombie: h.zombie.saturating_add(before), ..h });
@@ -258,7 +258,7 @@ impl Unpacked {
         self.zombies.extend(zombies);
     }
 
-    /// Gives them and the files to their scan. A file whose row is lost takes its holds with it, and no other file's.
+    /// Moves them and the files into their scan. A file whose row is lost takes only its own holds with it.
     pub fn give_to(self, scan: &mut ZombieScan, files: Vec<(u32, PinningFile)>) {
         let places: HashMap<u32, u32> = files.iter().zip(0..).map(|((place, _), now)| (*place, now)).collect();
         scan.files = files.into_iter().map(|(_, file)| file).collect();
@@ -268,7 +268,7 @@ impl Unpacked {
     }
 }
 
-/// A chunk's zombies and holds, and the number of the scan.
+/// A chunk's zombies and holds, and the id of the scan.
 pub fn zombie_chunk(row: &Row<'_>) -> Result<(i64, Vec<Zombie>, Vec<Hold>), String> {
     let read = || -> rusqlite::Result<(i64, u64, &[u8])> {
         Ok((row.get("scan_id")?, u64_of(row, "rows")?, row.get_ref("data")?.as_blob()?))

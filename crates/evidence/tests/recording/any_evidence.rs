@@ -258,7 +258,7 @@ fn log_line() -> impl Strategy<Value = LogLine> {
     )
 }
 
-/// Few words, so that the same is often said twice.
+/// Few words, so that repeats are frequent.
 fn unseen() -> impl Strategy<Value = Unseen> {
     let about = of(proptest::sample::select(coroner_evidence::About::ALL));
     ("[ab]", about, "[ab]", "[ab]", text()).prop_map(|(probe, about, what, why, how_to_see)| Unseen {

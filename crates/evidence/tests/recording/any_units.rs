@@ -1,4 +1,4 @@
-//! What is installed to run, and what became of it, with every value that its types allow.
+//! What is installed to run, and how it fares, with every value that its types allow.
 
 use crate::any_evidence::{number, text, time};
 use coroner_evidence::{
@@ -152,7 +152,7 @@ fn container() -> impl Strategy<Value = Container> {
         })
 }
 
-/// All that has to do with units, and nothing else.
+/// Everything about units, and nothing else.
 pub fn units() -> impl Strategy<Value = Evidence> {
     let files = (vec(unit_file(), 0..3), vec(file_answer(), 0..3), vec(text_file(), 0..3), of(text_file()));
     let done = (vec(log_line(), 0..3), vec(sockets(), 0..3), vec(child_exits(), 0..3), vec(container(), 0..3));

@@ -2,17 +2,17 @@
 
 use crate::any_evidence::{number, text, time};
 use coroner_evidence::{
-    Born, CgroupChurn, DeadBelow, Held, Hold, KernelWork, Maker, PinningFile, TriedInVain, WorkKind, WorkRow, Zombie,
-    ZombieMethod, ZombieScan,
+    Born, CgroupChurn, Charged, DeadBelow, Hold, KernelWork, Maker, PinningFile, TriedInVain, WorkKind, WorkRow,
+    Zombie, ZombieMethod, ZombieScan,
 };
 use proptest::array::{uniform3, uniform4};
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 
-fn held() -> impl Strategy<Value = Held> {
+fn held() -> impl Strategy<Value = Charged> {
     (uniform3(number()), uniform4(of(number()))).prop_map(
-        |([file, swap_backed, unevictable], [anonymous, shmem, kernel, swap])| Held {
+        |([file, swap_backed, unevictable], [anonymous, shmem, kernel, swap])| Charged {
             file,
             swap_backed,
             unevictable,

@@ -1,17 +1,17 @@
-//! What a recording costs: bytes, CPU time, and how long an append holds up its caller. Prints; run it by hand:
+//! What a recording costs: bytes, CPU time, and how long an append blocks its caller. Prints; run it by hand:
 //! `cargo test --release -p coroner-evidence --test recording cost:: -- --ignored --nocapture`
 
 use coroner_evidence::counters::Source;
 use coroner_evidence::recording::{Writer, read};
 use coroner_evidence::tasks::{SchedTimes, ThreadKey, ThreadSample};
 use coroner_evidence::{
-    Born, CoreTicks, CoreTimes, Evidence, Held, Hold, PinningFile, Time, Zombie, ZombieMethod, ZombieScan,
+    Born, Charged, CoreTicks, CoreTimes, Evidence, Hold, PinningFile, Time, Zombie, ZombieMethod, ZombieScan,
 };
 use rusqlite::Connection;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A small generator of numbers that look like a busy node's, the same at every run.
+/// A small generator of numbers like a busy node's, the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -21,7 +21,7 @@ impl Dice {
     }
 }
 
-/// A node with `cores` cores of which each has its own load, days after boot.
+/// A node with `cores` cores, each with its own load, days after boot.
 struct MadeUp {
     dice: Dice,
     cores: Vec<(CoreTicks, u64)>,
@@ -45,7 +45,7 @@ impl MadeUp {
                 softirq: dice.roll(900_000),
                 steal: 0,
             };
-            // A third idle, a third full, the others between.
+            // A third idle, a third full, the others in between.
             let load = [0, 1000, 100 + dice.roll(800)][dice.roll(3) as usize];
             (ticks, load)
         };
@@ -166,7 +166,7 @@ fn ten_minutes_of_a_made_up_node() {
     }
 }
 
-/// A scan that finds 60,000, as names are made by different programs; each is held by one of 5,000 files.
+/// A scan that finds 60,000, named as different programs do; each is held by one of 5,000 files.
 #[test]
 #[ignore = "prints measurements"]
 fn sixty_thousand_zombies() {
@@ -195,7 +195,7 @@ fn sixty_thousand_zombies() {
                 id: serial * 12 + dice.roll(8),
                 path: name(&mut dice, i),
                 references: Some(pages + dice.roll(3)),
-                held: Held { file, swap_backed: shmem, shmem: Some(shmem), kernel: Some(0), ..Held::default() },
+                held: Charged { file, swap_backed: shmem, shmem: Some(shmem), kernel: Some(0), ..Charged::default() },
                 born: Some(Born { at: Time(born), exact: true }),
                 directory_lives: false,
                 serial,

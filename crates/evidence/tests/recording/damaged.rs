@@ -1,4 +1,4 @@
-//! Parts of a file are wrong: the rest is read, and what is missing is said.
+//! Damaged files: the rest is read, and what is missing is reported.
 
 use crate::scratch::{second, seconds};
 use coroner_evidence::Evidence;
@@ -33,7 +33,7 @@ fn spoil(path: &Path, sql: &str) -> Evidence {
     read(path).unwrap().evidence
 }
 
-/// The only complaint: it must be of the recording, name the file, and speak of this.
+/// The only complaint: it must come from the recording, name the file, and contain these words.
 fn complaint(evidence: &Evidence, path: &Path, words: &[&str]) {
     let [unseen] = evidence.unseen.as_slice() else { panic!("{:?}", evidence.unseen) };
     assert_eq!(unseen.probe, PROBE);
@@ -44,7 +44,7 @@ fn complaint(evidence: &Evidence, path: &Path, words: &[&str]) {
 }
 
 #[test]
-fn a_broken_chunk_costs_itself_and_nothing_else() {
+fn a_broken_chunk_costs_only_itself() {
     let (_dir, path) = sealed();
     let whole = read(&path).unwrap().evidence;
     assert!(whole == seconds(SECONDS, 96));
@@ -59,7 +59,7 @@ fn a_broken_chunk_costs_itself_and_nothing_else() {
 }
 
 #[test]
-fn a_row_that_makes_no_sense_costs_itself() {
+fn an_invalid_row_costs_only_itself() {
     let (_dir, path) = sealed();
     let seen = spoil(&path, "UPDATE kernel_log SET level = 'loud' WHERE id IN (3, 4)");
     complaint(&seen, &path, &["kernel_log", "row 3", "58 rows could be read, 2 or more could not"]);
@@ -67,7 +67,7 @@ fn a_row_that_makes_no_sense_costs_itself() {
 }
 
 #[test]
-fn a_table_that_is_not_there_or_not_a_table_is_named() {
+fn a_table_that_is_missing_or_not_a_table_is_named() {
     let (_dir, path) = sealed();
     complaint(&spoil(&path, "DROP TABLE stat_reads"), &path, &["stat_reads", "no such table"]);
     let (_dir, path) = sealed();
@@ -77,7 +77,7 @@ fn a_table_that_is_not_there_or_not_a_table_is_named() {
 }
 
 #[test]
-fn points_without_a_series_are_told() {
+fn points_without_a_series_are_reported() {
     let (_dir, path) = sealed();
     let seen = spoil(&path, "DELETE FROM series WHERE id = 5");
     complaint(&seen, &path, &["counter_chunks", "series 5"]);
@@ -98,17 +98,17 @@ fn a_truncated_file_is_read_as_far_as_it_goes() {
                 best = best.max(recording.evidence.core_times.len());
             }
             Err(RecordingError::Damaged { .. } | RecordingError::NotSqlite { .. }) => {
-                // The list of tables and their first pages, still empty, are that long.
+                // The list of tables and their still empty first pages are that long.
                 assert!(kept < 52 * 4096, "{kept} of {} bytes", whole.len());
             }
             Err(other) => panic!("{kept} bytes: {other}"),
         }
     }
-    assert!(best >= 400, "most of a file that lost its end can be read: {best} looks");
+    assert!(best >= 400, "most of a truncated file can be read: {best} looks");
 }
 
 #[test]
-fn a_broken_page_costs_what_stood_on_it() {
+fn a_broken_page_costs_what_was_on_it() {
     let (_dir, path) = sealed();
     let bytes = fs::read(&path).unwrap();
     let expected = seconds(SECONDS, 96);
@@ -120,7 +120,7 @@ fn a_broken_page_costs_what_stood_on_it() {
         match read(&path) {
             Ok(recording) => {
                 let seen = recording.evidence;
-                // Pages of the findings' table, of indexes and unused ones hold nothing that is read.
+                // Pages of the findings table, of indexes and unused ones hold nothing that is read.
                 assert!(seen == expected || !seen.unseen.is_empty(), "page {page}");
                 let lost =
                     (expected.log.len() - seen.log.len()) * 10 + expected.core_times.len() - seen.core_times.len();

@@ -1,4 +1,4 @@
-//! The disk is full, on a real file system that is.
+//! A full disk, on a real file system.
 
 use crate::scratch::{Tmpfs, second, seconds};
 use coroner_evidence::recording::{RecordingError, Writer, read};
@@ -7,7 +7,7 @@ use std::time::Duration;
 const CORES: u32 = 64;
 
 #[test]
-fn a_full_disk_stops_nothing_but_what_does_not_fit() {
+fn a_full_disk_costs_only_what_does_not_fit() {
     let Some(tmpfs) = Tmpfs::mount("2m") else { return };
     let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
     std::fs::write(&ballast, vec![7; 1 << 20]).unwrap();
@@ -24,11 +24,11 @@ fn a_full_disk_stops_nothing_but_what_does_not_fit() {
     assert!(error.to_string().contains("a.coroner: the disk is full"), "{error}");
     assert!(stored > 10, "{stored}");
 
-    // All that was stored is there, again and again, and the writer still answers.
+    // Everything stored stays readable, time after time, and the writer still works.
     for _ in 0..3 {
         assert!(read(&path).unwrap().evidence == seconds(stored, CORES));
         while writer.append(&second(stored, CORES)).is_ok() {
-            // Copying the log has made some room.
+            // Copying the log has freed some space.
             stored += 1;
             assert!(stored < 100_000);
         }
@@ -45,7 +45,7 @@ fn a_full_disk_stops_nothing_but_what_does_not_fit() {
 }
 
 #[test]
-fn a_recording_that_cannot_even_begin_says_so_and_leaves_nothing() {
+fn a_recording_that_cannot_begin_says_so_and_leaves_nothing() {
     let Some(tmpfs) = Tmpfs::mount("64k") else { return };
     let path = tmpfs.path().join("a.coroner");
     let error = Writer::create(&path).err().expect("there is no room for the tables");

@@ -1,4 +1,4 @@
-//! Recordings that were made to hurt who reads them. Nothing here looks at a clock: a reader without a bound would not come back.
+//! Malicious recordings. Nothing here looks at a clock: an unbounded reader would not return.
 
 use crate::scratch::second;
 use coroner_evidence::recording::{
@@ -23,7 +23,7 @@ fn change(path: &Path, sql: &str) {
     Connection::open(path).unwrap().execute_batch(sql).unwrap();
 }
 
-/// Everybody who opens recordings.
+/// Everything that opens recordings.
 fn everybody(path: &Path) -> Result<Evidence, RecordingError> {
     let _ = outline(path);
     let _ = logs(path);
@@ -33,7 +33,7 @@ fn everybody(path: &Path) -> Result<Evidence, RecordingError> {
     let _ = recording::newest_real_ns(path);
     let all = Window { from: Time(0), to: Time(u64::MAX) };
     let _ = core_looks(path, all, Default::default(), Duration::ZERO, &|time| time.0);
-    if let Ok(reader) = profile::Reader::open(path) {
+    if let Ok(reader) = profile::ProfileReader::open(path) {
         let _ = (reader.has_profile(), reader.source(), reader.span(), reader.count(), reader.events());
         let _ = reader.chunks(None, &mut || true, &mut |chunk| {
             let _ = chunk.unpack();
@@ -65,7 +65,7 @@ fn columns(path: &Path, table: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_view_without_end_in_place_of_any_table_keeps_nobody() {
+fn an_endless_view_in_place_of_any_table_blocks_nobody() {
     let tables = tables(&recorded().1);
     assert!(tables.len() > 40, "{tables:?}");
     for table in &tables {
@@ -87,7 +87,7 @@ fn a_view_without_end_in_place_of_any_table_keeps_nobody() {
 }
 
 #[test]
-fn columns_that_are_computed_and_virtual_tables_are_not_read() {
+fn computed_columns_and_virtual_tables_are_not_read() {
     let (_dir, path) = recorded();
     change(
         &path,
@@ -105,7 +105,7 @@ fn columns_that_are_computed_and_virtual_tables_are_not_read() {
     let evidence = everybody(&path).unwrap();
     assert!(told(&evidence).contains("table node"), "{}", told(&evidence));
 
-    // More than we know of is no fault.
+    // Unknown columns, tables and triggers do no harm.
     let (_dir, path) = recorded();
     change(
         &path,
@@ -115,7 +115,7 @@ fn columns_that_are_computed_and_virtual_tables_are_not_read() {
 }
 
 #[test]
-fn more_rows_than_any_node_has_are_left_out_and_told() {
+fn more_rows_than_any_node_has_are_left_out_and_reported() {
     for (table, row) in [
         ("processes", "n, 1, n, 1, 1, 'x', 'x', 0, '/a', '/a', 'a.service', NULL, NULL, 0, NULL, NULL, NULL"),
         ("units", "n, 1, 'u' || n, 'loaded', 'active', 'running', '', '', 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL"),
@@ -140,7 +140,7 @@ fn more_rows_than_any_node_has_are_left_out_and_told() {
 }
 
 #[test]
-fn a_text_of_megabytes_costs_its_row() {
+fn a_text_of_megabytes_costs_only_its_row() {
     for table in tables(&recorded().1) {
         let (_dir, path) = recorded();
         let texts: Vec<String> =
@@ -175,21 +175,21 @@ fn a_text_of_megabytes_costs_its_row() {
 }
 
 #[test]
-fn a_symbol_of_megabytes_is_no_name() {
+fn a_symbol_of_megabytes_is_ignored() {
     let (_dir, path) = recorded();
     change(
         &path,
         "INSERT INTO profile_frames VALUES (1, printf('%.*c', 15000000, 'x'), 1, '', 0, NULL, NULL), (2, 'main', 1, '', 0, NULL, NULL)",
     );
-    let reader = profile::Reader::open(&path).unwrap();
+    let reader = profile::ProfileReader::open(&path).unwrap();
     let mut names = reader.names();
     assert!(names.frame(1).is_none());
     assert_eq!(names.frame(2).unwrap().symbol, "main");
 }
 
-/// Pages that lead back to themselves: rows without end for those who only count them.
+/// Pages that point to themselves: endless rows for those who only count them.
 #[test]
-fn a_tree_that_leads_back_to_itself_keeps_nobody() {
+fn a_tree_that_points_to_itself_blocks_nobody() {
     let (_dir, path) = recorded();
     change(&path, "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 5000) INSERT INTO clocks SELECT 1000 + n, n, n, n FROM r;
                    WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 5000) INSERT INTO core_time_chunks SELECT 1000 + n, n, n, n, zeroblob(300) FROM r");
@@ -234,7 +234,7 @@ proptest! {
             let (table, column) = place.get(&all);
             let value = ["NULL", "-1", "9223372036854775807", "1e308", "x'80ff00'", "printf('%.*c', 100000, '[')", "''"][value];
             let sql = format!("UPDATE OR IGNORE {table} SET {column} = {value} WHERE {column} IN (SELECT {column} FROM {table} LIMIT 3 OFFSET {})", row.index(5));
-            // Some columns take no such value.
+            // Some columns reject the value.
             let _ = Connection::open(&path).unwrap().execute_batch(&sql);
         }
         let _ = everybody(&path);

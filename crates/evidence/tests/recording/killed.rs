@@ -1,4 +1,4 @@
-//! A writer is killed with SIGKILL at any moment; readers of all kinds then find what it had written.
+//! A writer is killed with SIGKILL at any moment; all kinds of readers then find what it had written.
 
 use crate::scratch::{Tmpfs, is_root, second, seconds, snapshot};
 use coroner_evidence::recording::{RecordingError, Writer, read};
@@ -13,11 +13,11 @@ const CORES: u32 = 8;
 const WRITE_TO: &str = "CORONER_TEST_WRITE_TO";
 const READ_FROM: &str = "CORONER_TEST_READ_FROM";
 
-/// Not a test of its own: this binary again, as the process that gets killed or that may not write.
+/// Not a test: this binary again, as the process that is killed or may not write.
 #[test]
 fn as_a_child() {
     if let Some(path) = std::env::var_os(WRITE_TO) {
-        // Syncs all the time, so that the kill also meets the log being copied and cut.
+        // Syncs all the time, so that the kill also hits the copying and truncation of the log.
         let mut writer = Writer::create(Path::new(&path)).unwrap().sync_every(Duration::from_millis(3));
         for i in 0.. {
             writer.append(&second(i, CORES)).unwrap();
@@ -40,7 +40,7 @@ fn child_of(program: &Path, variable: &str, path: &Path) -> Command {
     command
 }
 
-/// Starts a writer and kills it after `delay`, counted from its first append. How much it said it had appended.
+/// Starts a writer, kills it `delay` after its first append, and returns how many appends it reported.
 pub fn write_and_kill(path: &Path, delay: Duration) -> u64 {
     let mut child: Child = child(WRITE_TO, path).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -83,19 +83,19 @@ fn a_killed_writer_loses_nothing_that_it_had_appended() {
         let appended = write_and_kill(&path, Duration::from_micros(random(150_000)));
         let before = snapshot(dir.path());
 
-        // FILE and FILE-wal, with no index and no right to make one needed.
+        // FILE and FILE-wal: needs no index and no right to create one.
         let elsewhere = tempfile::tempdir().unwrap();
         let copied = copy(dir.path(), elsewhere.path(), &["", "-wal"]);
         let copied_before = snapshot(elsewhere.path());
         let recording = read(&copied).unwrap();
         assert_eq!(snapshot(elsewhere.path()), copied_before, "reading changed something");
         let found = recording.evidence.log.len() as u64;
-        // One more may have been committed before it could say so.
+        // One more may have been committed but not reported.
         assert!((appended..=appended + 1).contains(&found), "round {round}: {found} of {appended}");
         assert!(recording.evidence == seconds(found, CORES));
         assert!(!recording.about.sealed);
 
-        // Where it was written.
+        // In the original place.
         let recording = read(&path).unwrap();
         assert!(recording.evidence == seconds(found, CORES));
         let mut after = snapshot(dir.path());
@@ -105,7 +105,7 @@ fn a_killed_writer_loses_nothing_that_it_had_appended() {
         after.remove(&index);
         assert_eq!(after, before, "reading changed something");
 
-        // FILE alone: what had been copied into it, and a word about the rest.
+        // FILE alone: what had been copied into it, and a note on the rest.
         let alone = tempfile::tempdir().unwrap();
         let mut recording = read(&copy(dir.path(), alone.path(), &[""])).unwrap();
         let in_file = recording.evidence.log.len() as u64;
@@ -114,17 +114,17 @@ fn a_killed_writer_loses_nothing_that_it_had_appended() {
         assert!(told.iter().any(|u| u.why.contains("-wal")), "{told:?}");
         whole += u32::from(recording.evidence == seconds(in_file, CORES));
     }
-    // The kill may meet the few microseconds in which pages are copied, but not often.
+    // The kill may hit the few microseconds in which pages are copied, but not often.
     assert!(whole > 7, "{whole} of 15 files alone were consistent");
 }
 
-/// The tables are made in one transaction, before there is a log. A kill may meet it when half of its pages are in the file.
+/// The tables are created in one transaction, before there is a log. A kill may hit when half of its pages are in the file.
 #[test]
-fn one_that_was_killed_while_its_tables_were_made_is_empty() {
+fn a_recording_killed_while_creating_its_tables_is_empty() {
     let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = dir.path().join("a.coroner");
     let db = rusqlite::Connection::open(&path).unwrap();
-    // Pages that find no room in memory go into the file before the commit.
+    // Pages that do not fit into the cache go into the file before the commit.
     let half = "PRAGMA cache_size = 5; BEGIN; CREATE TABLE meta (key, value); CREATE TABLE log (line);
                 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)
                 INSERT INTO log SELECT randomblob(500) FROM n;";
@@ -139,7 +139,7 @@ fn one_that_was_killed_while_its_tables_were_made_is_empty() {
 }
 
 #[test]
-fn a_killed_recording_is_read_on_a_file_system_that_cannot_be_written() {
+fn a_killed_recording_is_read_on_a_read_only_file_system() {
     let Some(tmpfs) = Tmpfs::mount("64m") else { return };
     let path = tmpfs.path().join("a.coroner");
     let appended = write_and_kill(&path, Duration::from_millis(40));
@@ -156,7 +156,7 @@ fn a_killed_recording_is_read_on_a_file_system_that_cannot_be_written() {
 }
 
 #[test]
-fn a_killed_recording_is_read_by_one_who_may_only_read() {
+fn a_killed_recording_is_read_by_a_user_who_may_not_write() {
     use std::os::unix::fs::PermissionsExt;
     if !is_root() {
         coroner_lab::skip("needs root to read as another user");
@@ -167,11 +167,11 @@ fn a_killed_recording_is_read_by_one_who_may_only_read() {
     let appended = write_and_kill(&path, Duration::from_millis(40));
     let nobody = 65_534;
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    // This binary may lie where others cannot go.
+    // This binary may be where others have no access.
     let public = tempfile::tempdir().unwrap();
     std::fs::set_permissions(public.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = public.path().join("reader");
-    // By another process: a child that some other thread starts meanwhile would have it open for writing, and then it cannot be run.
+    // Copied by another process: a child forked meanwhile by another thread would inherit it open for writing, and it could not run.
     let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status();
     assert!(copied.unwrap().success());
     let read_as_nobody = || {

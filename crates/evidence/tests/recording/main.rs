@@ -1,4 +1,4 @@
-//! The recording as its users meet it: what is written comes back, whatever happens to the writer, the disk or the file.
+//! The recording from its users' view: what is written comes back, whatever happens to the writer, the disk or the file.
 
 mod any_evidence;
 mod any_units;

@@ -1,4 +1,4 @@
-//! Files that are no recording, and places where none may be made.
+//! Files that are not recordings, and places where none can be created.
 
 use crate::scratch::{second, snapshot};
 use coroner_evidence::recording::{FORMAT, RecordingError, Writer, read};
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 fn refusal(path: &Path) -> (RecordingError, String) {
-    let error = read(path).expect_err("this is no recording");
+    let error = read(path).expect_err("not a recording");
     let text = error.to_string();
     assert!(text.starts_with(&path.display().to_string()), "the error names the file: {text}");
     (error, text)
@@ -48,8 +48,8 @@ fn each_refusal_says_what_is_wrong() {
     for older in 1..FORMAT {
         let (error, text) = made_in(older);
         assert!(matches!(error, RecordingError::Older { .. }));
-        assert!(text.contains(&format!("made by coroner 9.8, format {older}; this one reads only format 5")), "{text}");
-        assert!(text.ends_with("read it with the coroner that made it, or record anew"), "{text}");
+        assert!(text.contains(&format!("made by coroner 9.8, format {older}; only format 5 is supported")), "{text}");
+        assert!(text.ends_with("read it with the coroner that made it, or record again"), "{text}");
     }
 }
 
@@ -76,7 +76,7 @@ fn a_file_is_never_overwritten() {
 }
 
 #[test]
-fn names_with_a_meaning_for_sqlite_are_plain_files() {
+fn names_special_to_sqlite_are_plain_files() {
     use std::os::unix::ffi::OsStrExt;
     let dir = tempfile::tempdir().unwrap();
     for name in [&b":memory:"[..], b"file:x?mode=memory", b"50%41.coroner", b"\xff\xfe.coroner", b"a\nb"] {

@@ -51,7 +51,7 @@ fn a_sealed_recording_is_one_file_and_reading_leaves_it_alone() {
 fn minutes_of_many_cores_come_back_in_few_chunks() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.coroner");
-    // More rows a second than fit into a chunk of ten, and seconds of other sizes between them.
+    // More rows per second than fit into a chunk of ten seconds, and seconds of other sizes in between.
     let mut writer = Writer::create(&path).unwrap();
     let mut expected = Evidence::default();
     for i in 0..120 {
@@ -85,7 +85,7 @@ fn a_recording_can_be_read_while_it_is_written() {
 }
 
 #[test]
-fn a_writer_that_is_dropped_leaves_a_whole_file_that_is_not_sealed() {
+fn a_dropped_writer_leaves_a_complete_file_that_is_not_sealed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.coroner");
     let mut writer = Writer::create(&path).unwrap();
@@ -98,7 +98,7 @@ fn a_writer_that_is_dropped_leaves_a_whole_file_that_is_not_sealed() {
 }
 
 #[test]
-fn a_reader_that_stays_keeps_the_file_from_being_alone_but_loses_nothing() {
+fn a_reader_that_stays_open_keeps_the_log_but_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.coroner");
     let mut writer = Writer::create(&path).unwrap();
@@ -112,7 +112,7 @@ fn a_reader_that_stays_keeps_the_file_from_being_alone_but_loses_nothing() {
     assert!(recording.about.sealed);
 }
 
-/// As it is between the moment when the log goes and the one when the file says so; a kill just then leaves it so for ever.
+/// As between the removal of the log and the moment the file says so; a kill just then leaves it like this for ever.
 #[test]
 fn a_sealed_file_that_still_says_it_has_a_log_lacks_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -126,13 +126,13 @@ fn a_sealed_file_that_still_says_it_has_a_log_lacks_nothing() {
     assert_eq!(read(&path).unwrap().evidence, seconds(1, 4));
 }
 
-/// A second and a half after the made-up node's first clock.
+/// A second and a half after the made-up node's first clock reading.
 fn slow_at() -> Time {
     second(0, 0).clocks[0].at + Duration::from_millis(1500)
 }
 
 #[test]
-fn an_append_that_is_locked_out_says_so_and_the_next_one_succeeds() {
+fn a_locked_out_append_says_so_and_the_next_one_succeeds() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.coroner");
     let mut writer = Writer::create(&path).unwrap();
@@ -206,7 +206,7 @@ fn an_incident_its_risers_and_minutes_come_back() {
         code: "core-saturated".into(),
         subject: "core 3".into(),
         core: None,
-        text: "core 3 was in the kernel for 1.0 s without a pause".into(),
+        text: "core 3 was full of kernel work".into(),
         triggered_real_ns: 1_780_000_000_000_000_000,
         from_real_ns: 1,
         until_real_ns: u64::MAX,

@@ -1,16 +1,16 @@
-//! Files and processes that a test makes, and what it expects of them.
+//! Evidence, files and file systems for the tests.
 
 use coroner_evidence::counters::Source;
 use coroner_evidence::tasks::{SchedTimes, ThreadKey, ThreadSample};
 use coroner_evidence::{
-    Born, CgroupChurn, Clocks, CoreTicks, CoreTimes, Evidence, Held, Hold, KernelWork, LogLine, Maker, Node,
+    Born, CgroupChurn, Charged, Clocks, CoreTicks, CoreTimes, Evidence, Hold, KernelWork, LogLine, Maker, Node,
     PinningFile, Time, WorkKind, WorkRow, Zombie, ZombieMethod, ZombieScan,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The `i`th second of a made-up node with `cores` cores: every stream, and a plain row that tells which second it is.
+/// Second `i` of a made-up node with `cores` cores: every stream, and a plain row that says which second it is.
 pub fn second(i: u64, cores: u32) -> Evidence {
     let mut seen = Evidence::default();
     let at = |tenth: u64| Time::from_millis(1_000_000 + i * 1000 + tenth * 100);
@@ -59,7 +59,7 @@ pub fn second(i: u64, cores: u32) -> Evidence {
 }
 
 fn zombie(i: u64, path: String) -> Zombie {
-    let held = Held { swap_backed: 4096 + i % 3 * 4096, shmem: Some(4096), kernel: Some(0), ..Held::default() };
+    let held = Charged { swap_backed: 4096 + i % 3 * 4096, shmem: Some(4096), kernel: Some(0), ..Charged::default() };
     let born = Some(Born { at: Time(i * 500_000_000 + i % 250 * 4_000_000), exact: true });
     Zombie {
         id: 100 + i * 3,
@@ -87,7 +87,7 @@ fn file(i: u64) -> PinningFile {
     }
 }
 
-/// `count` dead ones of which each is held by a file.
+/// `count` dead ones, each held by a file.
 pub fn scan_of(at: Time, count: u64, files: u64, path: impl Fn(u64) -> String) -> ZombieScan {
     let hold = |i: u64| Hold { zombie: i as u32, file: (i * 7 % files) as u32, bytes: 4096 };
     ZombieScan {
@@ -146,7 +146,7 @@ pub fn kernel_work(from: Time, to: Time) -> KernelWork {
     KernelWork { from, to, rate_hz: 99, cores: 2, lost: 0, rows: vec![row] }
 }
 
-/// The first `n` seconds, put together.
+/// The first `n` seconds, appended.
 pub fn seconds(n: u64, cores: u32) -> Evidence {
     let mut all = Evidence::default();
     for i in 0..n {
@@ -155,7 +155,7 @@ pub fn seconds(n: u64, cores: u32) -> Evidence {
     all
 }
 
-/// Every file of a directory with its content, to see whether something changed.
+/// Every file of a directory with its content, to see whether anything changed.
 pub fn snapshot(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().path());
     files.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
@@ -165,13 +165,13 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A small file system of its own; gone when this goes, also if the test fails.
+/// A small file system, unmounted on drop, also if the test fails.
 pub struct Tmpfs {
     directory: tempfile::TempDir,
 }
 
 impl Tmpfs {
-    /// `None`, and a line that says so, where the test may not mount.
+    /// `None`, and a message, if the test may not mount.
     pub fn mount(size: &str) -> Option<Tmpfs> {
         if !is_root() {
             coroner_lab::skip(&format!("needs root to mount a tmpfs of {size}"));

@@ -1,4 +1,4 @@
-//! Stretches of time out of a directory of segments, as a recorder leaves it, or as it is just writing it.
+//! Spans of time from a directory of segments, as a recorder leaves it or is writing it.
 
 use crate::killed::write_and_kill;
 use crate::scratch::{second, snapshot};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const CORES: u32 = 4;
-/// When second 0 of [`second`] is, by both clocks.
+/// Second 0 of [`second`], on both clocks.
 const REAL: u64 = 1_780_000_000_000_000_000;
 const MONOTONIC: u64 = 1_000_000_000_000;
 const S: u64 = 1_000_000_000;
@@ -56,7 +56,7 @@ fn unit(at: Time, restarts: u32) -> Unit {
     Unit { at, name, load_state, active_state, restarts: Some(restarts), ..Unit::default() }
 }
 
-/// What a segment begins with: everything that is otherwise told once, and the kernel log as far as the kernel remembers it.
+/// What a segment begins with: everything otherwise described once, and the kernel log as far as the kernel still has it.
 fn told_anew(i: u64, boot: &str) -> Evidence {
     let mut seen = second(i, CORES);
     let node = Node { host: Some("node-1".into()), boot_id: Some(boot.to_owned()), ..Node::default() };
@@ -106,7 +106,7 @@ fn missing(evidence: &Evidence) -> Vec<&str> {
 }
 
 #[test]
-fn a_span_goes_over_segments_as_if_they_were_one() {
+fn a_span_crosses_segments_as_if_they_were_one() {
     let dir = tempfile::tempdir().unwrap();
     for part in 0..4 {
         write(dir.path(), part * 30, part * 30 + 30, "b00t");
@@ -121,7 +121,7 @@ fn a_span_goes_over_segments_as_if_they_were_one() {
     assert_eq!((window.from, window.to), (at(69), at(119) + Duration::from_millis(900)));
     assert_eq!(seen.core_times.len(), 51 * 10);
     assert!(seen.core_times.is_sorted_by_key(|look| look.at));
-    // Each thread as it stood, and then each second; and once more for nobody.
+    // Each thread's state at the start, then one sample per second, and no more.
     assert_eq!(seen.thread_samples.len(), 19 * 51);
     assert_eq!(seen.thread_samples.iter().map(|s| s.at).min(), Some(at(69)));
     let first = seen.thread_samples.iter().find(|s| s.key.tid == 7).unwrap();
@@ -129,7 +129,7 @@ fn a_span_goes_over_segments_as_if_they_were_one() {
     let moved = seen.counters.delta(Source::Softnet, "cpu3", "processed").unwrap();
     assert_eq!((moved.from.value, moved.to.value, moved.from.at), (69_000, 119_000, at(69)));
 
-    // What each segment told anew is told once, and lines keep the telling that knows best when they were.
+    // What each segment repeats comes once, and of repeated lines the one with the most precise time stays.
     assert_eq!((seen.processes.len(), seen.threads.len(), seen.cgroup_mounts.len()), (19, 19, 0));
     assert_eq!(seen.log.len(), 120);
     assert!(seen.log[60..].iter().all(|line| line.uncertainty_ns == 0), "{:?}", &seen.log[60..62]);
@@ -144,14 +144,14 @@ fn a_span_goes_over_segments_as_if_they_were_one() {
 }
 
 #[test]
-fn what_is_later_than_the_span_is_not_in_it() {
+fn nothing_later_than_the_span_is_in_it() {
     let dir = tempfile::tempdir().unwrap();
     for part in 0..3 {
         write(dir.path(), part * 30, part * 30 + 30, "b00t");
     }
     let seen = read(dir.path(), between(40, 50));
     let window = seen.window().unwrap();
-    // A span begins with a look at the threads: that of second 39 is the last one before it.
+    // A span begins with a look at the threads: the last one before it is in second 39.
     assert_eq!((window.from, window.to), (at(39), at(50)));
     assert_eq!(seen.log.iter().map(|l| l.at).max(), Some(at(50)));
     assert_eq!(seen.unit_log.len(), 31);
@@ -163,29 +163,29 @@ fn what_is_later_than_the_span_is_not_in_it() {
     assert_eq!(seen.zombie_scans.iter().map(|s| s.dead.unwrap()).collect::<Vec<_>>(), [240]);
     assert_eq!(missing(&seen), [""; 0]);
 
-    // The same out of one file.
+    // The same from one file.
     let one = read(&dir.path().join(segments::name(REAL + 30 * S, 1)), between(40, 50));
     assert_eq!((one.core_times, one.thread_samples), (seen.core_times, seen.thread_samples));
     assert_eq!(one.counters, seen.counters);
 }
 
 #[test]
-fn a_recorder_that_was_down_leaves_a_gap_that_is_told() {
+fn a_gap_while_the_recorder_was_down_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), 0, 30, "b00t");
     write(dir.path(), 90, 120, "b00t");
     let seen = read(dir.path(), Span::Last(Duration::from_secs(600)));
     assert_eq!(missing(&seen), ["60 seconds, 2026-05-28T20:27:09Z to 2026-05-28T20:28:10Z"]);
     assert_eq!(seen.core_times.len(), 600);
-    // Also where a span begins or ends with nothing.
+    // Also if the span begins or ends without data.
     let seen = read(dir.path(), between(20, 60));
     assert_eq!(missing(&seen), ["30 seconds, 2026-05-28T20:27:09Z to 2026-05-28T20:27:40Z"]);
     let seen = read(dir.path(), between(60, 100));
     assert_eq!(missing(&seen), ["30 seconds, 2026-05-28T20:27:40Z to 2026-05-28T20:28:10Z"]);
-    // With nothing at all there is nothing to say.
+    // Without any data it is an error.
     let error = read_span(dir.path(), &between(40, 60)).unwrap_err().to_string();
     assert!(error.contains("nothing was recorded from 2026-05-28T20:27:20Z to 2026-05-28T20:27:40Z"), "{error}");
-    assert!(error.contains("the newest is of 2026-05-28T20:28:10Z to 2026-05-28T20:28:39Z"), "{error}");
+    assert!(error.contains("the newest data is from 2026-05-28T20:28:10Z to 2026-05-28T20:28:39Z"), "{error}");
 }
 
 #[test]
@@ -216,9 +216,9 @@ fn a_damaged_segment_does_not_hide_the_others() {
     assert_eq!(told.len(), 2, "{told:?}");
     assert_eq!(told[0], "the segment that begins at 2026-05-28T20:27:10Z");
     assert!(told[1].starts_with("30 seconds"), "{told:?}");
-    // What is damaged may hide something from a rule; what was never recorded is no damage.
+    // Damage may hide something from a rule; what was never recorded is no damage.
     assert_eq!(seen.unseen.iter().map(|u| u.probe.as_str()).collect::<Vec<_>>(), [PROBE, NOT_RECORDED]);
-    // Where all are damaged, that is the answer.
+    // If all are damaged, that is the error.
     for path in [&paths[0], &paths[2]] {
         std::fs::write(path, vec![b'x'; 5000]).unwrap();
     }
@@ -255,11 +255,11 @@ fn a_directory_is_read_while_it_is_written() {
                 let mut writer = Writer::create(&path).unwrap().sync_every(Duration::from_millis(5));
                 for i in part * 30..part * 30 + 30 {
                     let seen = if i == part * 30 { told_anew(i, "b00t") } else { second(i, CORES) };
-                    // A reader that were in its way would make this fail: it waits for nobody for long.
+                    // Would fail if a reader were in its way: it waits for nobody for long.
                     writer.append(&seen).unwrap();
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                // A reader that looks just now may keep the log beside the file; it is read from there.
+                // A reader may keep the log in place just now; it is read from there.
                 if let Err(error) = writer.finish(&[]) {
                     assert!(matches!(error, RecordingError::NotAlone { .. }), "{error}");
                 }
@@ -291,7 +291,7 @@ fn a_directory_is_read_while_it_is_written() {
 }
 
 #[test]
-fn what_a_killed_recorder_left_is_read() {
+fn segments_of_a_killed_recorder_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(segments::name(REAL, 1));
     let appended = write_and_kill(&path, Duration::from_millis(40));
@@ -301,7 +301,7 @@ fn what_a_killed_recorder_left_is_read() {
     let window = seen.window().unwrap();
     assert!(window.to >= at(appended - 1) && window.length() <= Duration::from_secs(4), "{window:?}");
     assert_eq!(missing(&seen), [""; 0]);
-    // A new recorder goes on beside it.
+    // A new recorder continues beside it.
     let next = appended + 10;
     write(dir.path(), next, next + 5, "b00t");
     let seen = read(dir.path(), Span::Last(Duration::from_secs(30)));
@@ -319,7 +319,7 @@ fn a_directory_without_segments_says_what_is_missing() {
 }
 
 /// An hour of 64 cores in six segments: `cargo test --release -p coroner-evidence --test recording how_long -- --ignored --nocapture`.
-/// CORONER_TEST_KEEP names a directory that then stays.
+/// CORONER_TEST_KEEP names a directory to keep.
 #[test]
 #[ignore = "a measurement"]
 fn how_long_a_large_node_takes() {

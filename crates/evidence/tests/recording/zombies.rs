@@ -2,7 +2,7 @@
 
 use crate::scratch::{churn, kernel_work, scan_of, second};
 use coroner_evidence::recording::{PROBE, Writer, read};
-use coroner_evidence::{CgroupChurn, DeadBelow, Evidence, Held, Hold, Time, ZombieMethod, ZombieScan};
+use coroner_evidence::{CgroupChurn, Charged, DeadBelow, Evidence, Hold, Time, ZombieMethod, ZombieScan};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn very_long_paths_come_back() {
 }
 
 #[test]
-fn of_very_many_files_the_biggest_are_kept_and_the_others_told() {
+fn of_very_many_files_the_biggest_are_kept_and_the_others_reported() {
     let scan = scan_of(at(), 20_000, 5003, |i| format!("/a/{i}"));
     let mut hidden = scan.clone();
     hidden.files_unseen = Some("unevictable pages are on no list".into());
@@ -59,7 +59,7 @@ fn of_very_many_files_the_biggest_are_kept_and_the_others_told() {
     let kept: Vec<_> = scan.holds.iter().filter(|h| h.file < 5000).copied().collect();
     assert!(kept.len() < scan.holds.len() && first.holds == kept);
     let told = first.files_unseen.as_deref().unwrap();
-    // 100,000,000 less the place of each.
+    // 100,000,000 minus the place of each.
     assert!(told.starts_with("3 files") && told.contains("299984997 bytes"), "{told}");
     let told = second.files_unseen.as_deref().unwrap();
     assert!(told.starts_with("unevictable pages are on no list; 3 files"), "{told}");
@@ -101,7 +101,7 @@ fn a_lost_chunk_leaves_the_others_with_their_files() {
 }
 
 #[test]
-fn a_lost_file_takes_its_own_holds_only() {
+fn a_lost_file_takes_only_its_own_holds() {
     let scan = scan_of(at(), 100, 10, |i| format!("/a/{i}"));
     let (_dir, path) = recorded(vec![scan.clone()]);
     let seen = spoil(&path, "UPDATE zombie_files SET inode = 'none' WHERE place = 4");
@@ -114,7 +114,7 @@ fn a_lost_file_takes_its_own_holds_only() {
 }
 
 #[test]
-fn a_row_that_makes_no_sense_costs_itself() {
+fn an_invalid_row_costs_only_itself() {
     let small = || scan_of(at(), 3, 2, |i| format!("/a/{i}"));
     for (sql, table) in [
         ("UPDATE zombie_scans SET method = 'guess' WHERE id = 1", "zombie_scans"),
@@ -129,11 +129,11 @@ fn a_row_that_makes_no_sense_costs_itself() {
 }
 
 #[test]
-fn people_with_only_sqlite3_see_the_dead_and_who_makes_them() {
+fn zombies_and_their_makers_can_be_read_with_sqlite3() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.coroner");
     let by_name = scan_of(at(), 300, 2, |i| format!("/ecs/ecs-agent-{i}"));
-    let held = Held { file: 3_000_000, kernel: None, ..Held::default() };
+    let held = Charged { file: 3_000_000, kernel: None, ..Charged::default() };
     let by_parent = ZombieScan {
         at: at() + Duration::from_secs(1),
         method: ZombieMethod::CgroupStat,
@@ -147,7 +147,7 @@ fn people_with_only_sqlite3_see_the_dead_and_who_makes_them() {
     };
     let churn = churn(at(), at() + Duration::from_secs(10));
     let freed = CgroupChurn { born: 0, removed: 0, freed: 2, parent: "/".into(), maker: None, ..churn.clone() };
-    // Of one core 61 % of the time, and then 12 %, which is not worth a line.
+    // 61 % of one core's time, and then 12 %, which is not worth a line.
     let later = at() + Duration::from_secs(2);
     let work = vec![kernel_work(at(), later), kernel_work(later, later + Duration::from_secs(10))];
     let mut writer = Writer::create(&path).unwrap();

@@ -24,7 +24,7 @@ pub struct Batch {
     pub join: Vec<PathBuf>,
 }
 
-/// Each task lives so long.
+/// How long each task lives.
 const TASK_MS: (u64, u64) = (50, 300);
 
 pub fn batch(batch: &Batch) -> Result<()> {
@@ -60,7 +60,7 @@ fn one_after_the_other(comm: &str, slot: u32) -> Result<()> {
     }
 }
 
-/// Works for so long, then is done.
+/// Works for this long, then ends.
 pub fn task(comm: &str, ms: u64) -> Result<()> {
     name_this_thread(comm)?;
     let end = Instant::now() + Duration::from_millis(ms);

@@ -1,4 +1,4 @@
-//! Somebody makes cgroups and never removes them.
+//! Creates cgroups and never removes them.
 
 use super::spin::name_this_thread;
 use anyhow::{Context, Result};
@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Far below the 65,535 that the kernel has: the node shall go on working.
+/// Far below the kernel's limit of 65,535, so that the node keeps working.
 const MOST: u64 = 30_000;
 
-/// The first `count` at once, then one each `every`.
+/// The first `count` at once, then one every `every`.
 pub fn leak(comm: &str, parent: &Path, prefix: &str, count: u64, every: Duration) -> Result<()> {
     name_this_thread(comm)?;
     for i in 0..MOST {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 pub struct Leak {
-    /// The live cgroup in which they are made.
+    /// The live cgroup in which they are created.
     #[arg(long)]
     pub parent: PathBuf,
     /// The live cgroup in which to wait between two of them.
@@ -18,7 +18,7 @@ pub struct Leak {
     pub home: PathBuf,
     #[arg(long)]
     pub name: String,
-    /// They are called `NAME-0` and so on; else all have the same name, as those of a unit that starts again have.
+    /// Call them `NAME-0` and so on; otherwise all have the same name, like those of a unit that restarts.
     #[arg(long)]
     pub numbered: bool,
     #[arg(long)]
@@ -28,7 +28,7 @@ pub struct Leak {
     pub file: PathBuf,
 }
 
-/// Enters a new child, writes the next page of the file, goes home, removes the child; again and again.
+/// Joins a new child, writes the next page of the file, goes home, removes the child; `count` times.
 pub fn leak(leak: &Leak) -> Result<()> {
     let page = vec![b'z'; rustix::param::page_size()];
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&leak.file);
@@ -49,7 +49,7 @@ pub fn leak(leak: &Leak) -> Result<()> {
     Ok(())
 }
 
-/// v1 moves a single thread without a lock that stops every fork and exit of the node: that is most of the time otherwise.
+/// v1 can move a single thread without the lock that stops every fork and exit on the node; that lock would take most of the time.
 fn members(cgroup: &Path) -> Result<File> {
     let single = cgroup.join("tasks");
     let path = if single.exists() { single } else { cgroup.join("cgroup.procs") };

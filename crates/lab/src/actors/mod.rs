@@ -1,5 +1,5 @@
-//! The processes that make the trouble: this binary again, with the hidden subcommand `actor`, so that the lab needs neither a
-//! compiler nor a scripting language. They run until they are killed; their parent's death kills them.
+//! The processes that make the problems: this binary with the hidden subcommand `actor`, so that the lab needs neither a compiler
+//! nor a scripting language. They run until killed, and die with their parent.
 
 mod batch;
 mod dir_leak;
@@ -37,14 +37,14 @@ pub enum Actor {
         #[arg(long)]
         join: Option<PathBuf>,
     },
-    /// An ordinary thread that wants a core for a millisecond, again and again.
+    /// An ordinary thread that wants a core for a millisecond, over and over.
     Victim {
         #[arg(long)]
         comm: String,
         #[arg(long)]
         core: u32,
     },
-    /// Makes memory cgroups and removes them, each pinned by a page in a tmpfs.
+    /// Creates and removes memory cgroups, each pinned by a page in a tmpfs.
     Zombies {
         #[arg(long)]
         parent: PathBuf,
@@ -53,17 +53,17 @@ pub enum Actor {
         #[arg(long)]
         count: u64,
     },
-    /// Makes memory cgroups and removes them, each pinned by one page of a file that they share.
+    /// Creates and removes memory cgroups, each pinned by one page of a shared file.
     Pin(zombies::Pin),
     /// The same much faster, for tens of thousands.
     Leak(leak::Leak),
-    /// Wants a memory cgroup emptied, again and again.
+    /// Asks the kernel to empty a memory cgroup, over and over.
     Reclaim(reclaim::Reclaim),
     /// Reads more of a file than its cgroup may keep in memory.
-    Reader(reclaim::Reader),
-    /// One short process after the other, some at a time.
+    Reader(reclaim::FileReader),
+    /// Many short processes, a few at a time.
     Batch(batch::Batch),
-    /// One of them.
+    /// One of these processes.
     BatchTask {
         #[arg(long)]
         comm: String,
@@ -81,7 +81,7 @@ pub enum Actor {
         #[arg(long)]
         rate: u64,
     },
-    /// Gives a veth device a NAPI thread, and receives.
+    /// Gives a veth device a NAPI thread and receives.
     Sink {
         #[arg(long)]
         netns: PathBuf,
@@ -90,7 +90,7 @@ pub enum Actor {
         #[arg(long)]
         port: u16,
     },
-    /// Sends UDP packets in bursts that the kernel cuts up.
+    /// Sends UDP packets in bursts that the kernel splits.
     Stream {
         #[arg(long)]
         comm: String,
@@ -101,7 +101,7 @@ pub enum Actor {
         #[arg(long)]
         rate: u64,
     },
-    /// Steers what a device receives to one core, and listens.
+    /// Steers a device's packets to one core (RPS) and listens.
     Receive {
         #[arg(long)]
         netns: PathBuf,
@@ -114,7 +114,7 @@ pub enum Actor {
         #[arg(long)]
         sockets: u32,
     },
-    /// Burns user time on a core for a moment, again and again.
+    /// Burns user time on a core in regular short spikes.
     Spike {
         #[arg(long)]
         comm: String,
@@ -143,7 +143,7 @@ pub enum Actor {
         #[arg(long)]
         target: u32,
     },
-    /// Makes cgroups and never removes them.
+    /// Creates cgroups and never removes them.
     LeakCgroups {
         #[arg(long)]
         comm: String,
@@ -171,7 +171,7 @@ pub enum Actor {
         scratch: PathBuf,
         #[arg(long)]
         hostname: String,
-        /// A directory of the host that the node shall have, and where: HOST:PATH.
+        /// A host directory to bind into the node: HOST:PATH.
         #[arg(long = "bind")]
         binds: Vec<String>,
     },
@@ -209,7 +209,7 @@ impl Actor {
     }
 }
 
-/// The command that performs an actor; start it with [`crate::Child::spawn`].
+/// The command of an actor; start it with [`crate::Child::spawn`].
 pub fn command(actor: &str) -> Command {
     let mut command = Command::new(lab_binary());
     command.args(["actor", actor]).stdout(Stdio::null());

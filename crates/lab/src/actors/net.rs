@@ -17,11 +17,11 @@ pub(super) fn enter(netns: &Path) -> Result<()> {
         .with_context(|| format!("cannot enter {}", netns.display()))
 }
 
-/// Sends `rate` packets a second, in bursts as a busy sender does.
+/// Sends `rate` packets per second, in bursts like a busy sender.
 pub fn flood(netns: &Path, device: &str, to: SocketAddrV4, rate: u64) -> Result<()> {
     enter(netns)?;
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    // A sender with TSO hands its packets straight to the stack; only without it they pass the receiver's NAPI
+    // A sender with TSO hands packets straight to the stack; only without it do they pass the receiver's NAPI
     // (veth_skb_is_eligible_for_gro in drivers/net/veth.c).
     for offload in [Offload::Tso, Offload::Gso, Offload::TxChecksum] {
         set_offload(socket.as_fd(), device, offload, false).with_context(|| format!("{device}: {offload:?} off"))?;
@@ -32,10 +32,10 @@ pub fn flood(netns: &Path, device: &str, to: SocketAddrV4, rate: u64) -> Result<
     let (start, mut sent, packet) = (Instant::now(), 0u64, [0u8; 200]);
     loop {
         let due = (start.elapsed().as_secs_f64() * rate as f64) as u64;
-        // Behind after a pause: catch up with no more than a burst.
+        // After a pause, catch up with at most one burst.
         sent = sent.max(due.saturating_sub(rate / 100));
         while sent < due {
-            // Errors are part of the trouble: an answer that the port is closed, no buffer.
+            // Errors are part of the scenario: port closed, no buffer.
             let _ = socket.send(&packet);
             sent += 1;
         }
@@ -48,7 +48,7 @@ pub fn sink(netns: &Path, device: &str, port: u16) -> Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
     // GRO is what makes veth use NAPI at all.
     set_offload(socket.as_fd(), device, Offload::Gro, true).with_context(|| format!("{device}: gro on"))?;
-    // A sysfs shows the devices of the namespace in which it was mounted.
+    // sysfs shows the devices of the namespace in which it was mounted.
     unshare_mounts()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).context("make mounts private")?;
     mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None).context("mount sysfs")?;

@@ -1,4 +1,4 @@
-//! A process with much memory, and an agent that looks at it all the time.
+//! A process with a lot of memory, and an agent that scans it all the time.
 
 use super::spin::name_this_thread;
 use crate::node;
@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::hint::black_box;
 use std::io::Read;
 
-/// Holds so much memory in small pages, and sleeps.
+/// Holds memory in small pages and sleeps.
 pub fn hold_memory(comm: &str, bytes: usize) -> Result<()> {
     name_this_thread(comm)?;
     disable_transparent_huge_pages(true).context("cannot ask for small pages")?;
@@ -22,7 +22,7 @@ pub fn hold_memory(comm: &str, bytes: usize) -> Result<()> {
     }
 }
 
-/// What an agent does that wants to know which memory is in use: reads smaps, and clears the marks of use for the next time.
+/// Like an agent that tracks which memory is in use: reads smaps, then clears the referenced bits for the next pass.
 pub fn observe(comm: &str, core: u32, target: u32) -> Result<()> {
     name_this_thread(comm)?;
     node::pin(None, &[core])?;

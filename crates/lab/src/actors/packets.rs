@@ -1,4 +1,4 @@
-//! Packets for one core: sent in large bursts that the kernel cuts up, and steered to the core on which they are received.
+//! Packets for one core: sent in large bursts that the kernel splits, and steered to the core that receives them.
 
 use super::net;
 use super::spin::name_this_thread;
@@ -12,12 +12,12 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Payload of one packet, and how many of them one system call sends: so that the sender needs little of its own core. Before 6.9
-/// the kernel takes 64 at most (UDP_MAX_SEGMENTS).
+/// Payload of one packet, and packets per system call: the sender should need little of its own core. Before 6.9 the kernel
+/// takes at most 64 (UDP_MAX_SEGMENTS).
 const PAYLOAD: usize = 64;
 const PER_CALL: usize = 40;
 
-/// Sends `rate` packets a second. The device must not take segments itself: `ip link set DEV gso_max_segs 1`.
+/// Sends `rate` packets per second. The device must not segment by itself: `ip link set DEV gso_max_segs 1`.
 pub fn stream(comm: &str, netns: &Path, to: SocketAddrV4, rate: u64) -> Result<()> {
     name_this_thread(comm)?;
     net::enter(netns)?;
@@ -29,10 +29,10 @@ pub fn stream(comm: &str, netns: &Path, to: SocketAddrV4, rate: u64) -> Result<(
     let (start, mut sent, packets) = (Instant::now(), 0u64, [0u8; PAYLOAD * PER_CALL]);
     loop {
         let due = (start.elapsed().as_secs_f64() * rate as f64) as u64;
-        // Behind after a pause: catch up with no more than a burst.
+        // After a pause, catch up with at most one burst.
         sent = sent.max(due.saturating_sub(rate / 100));
         while sent + PER_CALL as u64 <= due {
-            // Errors are part of the trouble: an answer that the port is closed, no buffer.
+            // Errors are part of the scenario: port closed, no buffer.
             let _ = socket.send(&packets);
             sent += PER_CALL as u64;
         }
@@ -40,20 +40,20 @@ pub fn stream(comm: &str, netns: &Path, to: SocketAddrV4, rate: u64) -> Result<(
     }
 }
 
-/// Steers what comes in through a device to one core (RPS), and listens with so many sockets: a broadcast is handed to each.
+/// Steers a device's packets to one core (RPS), and listens on `sockets` sockets: each gets a copy of a broadcast.
 pub fn receive(netns: &Path, device: &str, port: u16, steer_to: u32, sockets: u32) -> Result<()> {
     net::enter(netns)?;
     let address = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
     let listeners = (0..sockets).map(|_| {
         let listener = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
         set_socket_reuseaddr(&listener, true)?;
-        // Nobody wants what is in the packets: a full buffer is the cheapest place to put them.
+        // Nobody reads the packets: a full buffer is the cheapest sink.
         set_socket_recv_buffer_size(&listener, 0)?;
         bind(&listener, &address)?;
         Ok(listener)
     });
     let _listeners = listeners.collect::<rustix::io::Result<Vec<_>>>().with_context(|| format!("port {port}"))?;
-    // A sysfs shows the devices of the namespace in which it was mounted.
+    // sysfs shows the devices of the namespace in which it was mounted.
     unshare_mounts()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).context("make mounts private")?;
     mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None).context("mount sysfs")?;
@@ -66,7 +66,7 @@ pub fn receive(netns: &Path, device: &str, port: u16, steer_to: u32, sockets: u3
     }
 }
 
-/// As the kernel reads a set of cores: 32 of them in each group, the last group first in number.
+/// A core mask as the kernel parses it: groups of 32 cores, the highest group first.
 fn mask_of(core: u32) -> String {
     let mut mask = format!("{:x}", 1u32 << (core % 32));
     mask.push_str(&",00000000".repeat((core / 32) as usize));

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// One that wants a cgroup emptied, again and again, as agents do that keep a pool of free memory.
+/// Asks the kernel to empty a cgroup over and over, like agents that keep a pool of free memory.
 #[derive(Debug, Args)]
 pub struct Reclaim {
     #[arg(long)]
@@ -23,7 +23,7 @@ pub struct Reclaim {
     /// A cpu cgroup to join first.
     #[arg(long)]
     pub join: Option<PathBuf>,
-    /// The memory cgroup: the kernel visits it and all below, the dead included.
+    /// The memory cgroup: the kernel visits it and all below it, dead ones included.
     #[arg(long)]
     pub cgroup: PathBuf,
 }
@@ -34,7 +34,7 @@ pub fn reclaim(reclaim: &Reclaim) -> Result<()> {
         join_cgroup(dir)?;
     }
     node::pin(None, &[reclaim.core])?;
-    // v1 has the one, v2 the other; each frees what it can, which may be nothing.
+    // v1 and v2; either frees what it can, which may be nothing.
     let ways = [("memory.force_empty", "0"), ("memory.reclaim", "1G")];
     let way = ways.into_iter().find(|(file, _)| reclaim.cgroup.join(file).exists());
     let Some((file, text)) = way else { bail!("{} has no file to ask for reclaim", reclaim.cgroup.display()) };
@@ -49,9 +49,9 @@ pub fn reclaim(reclaim: &Reclaim) -> Result<()> {
     }
 }
 
-/// Reads a file here and there, more of it than its cgroup may keep in memory.
+/// Reads random pages of a file that is larger than its cgroup's memory limit.
 #[derive(Debug, Args)]
-pub struct Reader {
+pub struct FileReader {
     #[arg(long)]
     pub comm: String,
     #[arg(long)]
@@ -62,11 +62,11 @@ pub struct Reader {
     pub join: PathBuf,
 }
 
-pub fn read_here_and_there(reader: &Reader) -> Result<()> {
+pub fn read_here_and_there(reader: &FileReader) -> Result<()> {
     name_this_thread(&reader.comm)?;
     join_cgroup(&reader.join)?;
     let file = File::open(&reader.file).with_context(|| reader.file.display().to_string())?;
-    // What is read is what was asked for.
+    // No readahead.
     fadvise(&file, 0, None, Advice::Random).with_context(|| reader.file.display().to_string())?;
     let page = rustix::param::page_size();
     let pages = file.metadata()?.len() / page as u64;

@@ -36,7 +36,7 @@ pub fn spin(comm: &str, cores: &[u32], fifo: Option<i32>, join: Option<&Path>) -
     burn_for_ever()
 }
 
-/// Burns for a moment, and again and again.
+/// Burns user time for `busy`, every `every`.
 pub fn spike(comm: &str, core: u32, fifo: Option<i32>, busy: Duration, every: Duration) -> Result<()> {
     name_this_thread(comm)?;
     node::pin(None, &[core])?;
@@ -52,8 +52,8 @@ pub fn spike(comm: &str, core: u32, fifo: Option<i32>, busy: Duration, every: Du
     }
 }
 
-/// With CONFIG_RT_GROUP_SCHED a child cpu cgroup has no real-time budget unless it was given one, and SCHED_FIFO fails there with
-/// EPERM (sched_rt_can_attach and __sched_setscheduler in the kernel): the root cgroup has it all.
+/// With CONFIG_RT_GROUP_SCHED a child cpu cgroup has no real-time budget by default, and SCHED_FIFO fails there with EPERM
+/// (sched_rt_can_attach and __sched_setscheduler in the kernel): the root cgroup has all of it.
 fn preempt_everyone(priority: i32) -> Result<()> {
     let refused = match become_fifo(priority) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => error,
@@ -85,6 +85,6 @@ pub fn want_a_little(comm: &str, core: u32) -> Result<()> {
 }
 
 pub(super) fn name_this_thread(comm: &str) -> Result<()> {
-    let name = CString::new(comm).context("a thread name holds no zero byte")?;
+    let name = CString::new(comm).context("a thread name must not contain a NUL byte")?;
     rustix::thread::set_name(&name).with_context(|| format!("cannot name a thread {comm}"))
 }

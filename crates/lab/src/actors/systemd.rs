@@ -1,6 +1,6 @@
 //! A real systemd as PID 1 of its own namespaces, with writable cgroups.
 //!
-//! systemd-nspawn would mount v1 controllers read-only, so that units get no memory cgroup of their own: hence by hand.
+//! By hand, because systemd-nspawn mounts v1 controllers read-only, and units would get no memory cgroup of their own.
 
 use crate::hierarchy::Hierarchy;
 use anyhow::{Context, Result};
@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What systemd wants of v1; it mounts others itself if it likes.
+/// The v1 hierarchies that systemd needs; it mounts others by itself.
 const CONTROLLERS: [&str; 4] = ["memory", "pids", "devices", "name=systemd"];
 
 pub fn boot(lower: &Path, scratch: &Path, hostname: &str, binds: &[String]) -> Result<()> {
@@ -36,7 +36,7 @@ pub fn boot(lower: &Path, scratch: &Path, hostname: &str, binds: &[String]) -> R
         fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
         mount_bind(host, &place).with_context(|| format!("cannot bind {host}"))?;
     }
-    // It shall not turn the node's own knobs.
+    // It must not change the host's settings.
     let sysctl = m.join("proc/sys");
     mount_bind(&sysctl, &sysctl).context("/proc/sys")?;
     for read_only in [&sysctl, &m.join("sys")] {
@@ -49,7 +49,7 @@ pub fn boot(lower: &Path, scratch: &Path, hostname: &str, binds: &[String]) -> R
     rustix::process::pivot_root(".", ".old").context("pivot_root")?;
     std::env::set_current_dir("/")?;
     unmount("/.old", UnmountFlags::DETACH).context("leave the old root")?;
-    // Services get mount namespaces of their own; shared, an unmount reaches them, and the pages in a tmpfs are freed.
+    // Services have their own mount namespaces. With shared mounts an unmount reaches them, and the pages of a tmpfs are freed.
     mount_change("/", MountPropagationFlags::SHARED | MountPropagationFlags::REC).context("share mounts")?;
 
     let mut systemd = Command::new("/lib/systemd/systemd");
@@ -70,7 +70,7 @@ fn has(hierarchy: &Hierarchy, controller: &str) -> bool {
     hierarchy.controllers.iter().any(|c| c == controller)
 }
 
-/// Mounts a fresh file system; makes the directory if need be.
+/// Mounts a new file system; creates the directory if needed.
 fn put(kind: &str, at: &Path, options: Option<&str>) -> Result<()> {
     if !at.is_dir() {
         fs::create_dir_all(at).with_context(|| at.display().to_string())?;
@@ -80,7 +80,7 @@ fn put(kind: &str, at: &Path, options: Option<&str>) -> Result<()> {
         .with_context(|| format!("cannot mount {kind} at {}", at.display()))
 }
 
-/// In a cgroup namespace a fresh mount shows our own cgroup as the root.
+/// In a cgroup namespace, a new mount shows our own cgroup as the root.
 fn mount_cgroups(hierarchies: &[Hierarchy], at: &Path) -> Result<()> {
     if !hierarchies.iter().any(|h| h.version == 1 && has(h, "memory")) {
         return put("cgroup2", at, None);
@@ -99,8 +99,8 @@ fn mount_cgroups(hierarchies: &[Hierarchy], at: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Nodes of its own, not the host's bound here: a getty changes owner and mode of its terminal, and on a bound node that would hit
-/// the whole machine.
+/// Creates its own device nodes instead of binding the host's: a getty changes owner and mode of its terminal, and on a bound node
+/// that would affect the host.
 fn populate_dev(dev: &Path) -> Result<()> {
     put("tmpfs", dev, Some("mode=755"))?;
     let memory =

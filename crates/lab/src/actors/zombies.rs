@@ -1,4 +1,4 @@
-//! Memory cgroups that stay after their removal, because a page charged to them lives on in a file.
+//! Memory cgroups that stay after removal because a page charged to them stays in a file.
 
 use super::join_cgroup;
 use crate::node;
@@ -11,12 +11,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Cgroups that share one file: each keeps one page of it.
+/// Cgroups that share one file: each is pinned by one page of it.
 #[derive(Debug, Args)]
 pub struct Pin {
     #[arg(long)]
     pub parent: PathBuf,
-    /// They are called `NAME-FROM` and so on.
+    /// Their names are `NAME-FROM` and so on.
     #[arg(long)]
     pub name: String,
     #[arg(long)]
@@ -25,14 +25,14 @@ pub struct Pin {
     pub count: u64,
     #[arg(long)]
     pub file: PathBuf,
-    /// Write the pages; else read them.
+    /// Write the pages instead of reading them.
     #[arg(long)]
     pub write: bool,
 }
 
 /// Joins a new child, writes one page, leaves for `home`, removes the child; `count` times. 0.4 to 0.7 ms each.
 pub fn make(parent: &Path, tmpfs: &Path, count: u64) -> Result<()> {
-    // v2 allows no process in a cgroup that gives controllers to its children: wait in a leaf beside them.
+    // v2 allows no process in a cgroup that delegates controllers to children: wait in a leaf beside them.
     let home = parent.join("home");
     for i in 0..count {
         let child = parent.join(format!("z{i}"));
@@ -46,7 +46,7 @@ pub fn make(parent: &Path, tmpfs: &Path, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Enters a new child, uses the next page of the file, goes home, removes the child; again and again.
+/// Joins a new child, uses the next page of the file, goes home, removes the child; `count` times.
 pub fn pin(pin: &Pin) -> Result<()> {
     let Pin { parent, name, from, count, file, write } = pin;
     let page = rustix::param::page_size();
@@ -58,7 +58,7 @@ pub fn pin(pin: &Pin) -> Result<()> {
     let mut home = members(&parent.join("home"))?;
     let cores = node::allowed_cores()?;
     for (i, core) in (0..*count).zip(cores.iter().cycle()) {
-        // From core to core, so that the pages lie on every NUMA node.
+        // Change cores, so that pages are on every NUMA node.
         node::pin(None, &[*core])?;
         let child = parent.join(format!("{name}-{}", from + i));
         fs::create_dir(&child).with_context(|| format!("cannot make the cgroup {}", child.display()))?;

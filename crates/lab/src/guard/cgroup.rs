@@ -1,4 +1,4 @@
-//! A cgroup of our own.
+//! A cgroup, removed on drop.
 
 use super::complain;
 use crate::hierarchy::Hierarchy;
@@ -35,7 +35,7 @@ impl Cgroup {
         Ok(cgroup)
     }
 
-    /// A child; it goes with its parent if it is not dropped before.
+    /// A child; removed with its parent at the latest.
     pub fn child(&self, name: &str) -> Result<Cgroup> {
         Cgroup::make(&self.hierarchy, self.dir.join(name))
     }
@@ -45,7 +45,7 @@ impl Cgroup {
         Ok(Cgroup { hierarchy: hierarchy.clone(), dir, enabled_in_root: None, frees_cache: false })
     }
 
-    /// Frees the page cache charged to it and to what was removed below, before it goes itself.
+    /// Before it is removed, frees the page cache charged to it and to removed children.
     pub fn freeing_cache(mut self) -> Cgroup {
         self.frees_cache = true;
         self
@@ -97,13 +97,13 @@ impl Drop for Cgroup {
             complain(&self.dir.display().to_string(), &format!("{error:#}"));
         }
         if let Some(controller) = &self.enabled_in_root {
-            // Fails while others use it by now: then it shall stay.
+            // Fails if others use it by now: then it must stay.
             let _ = fs::write(self.hierarchy.mount_point.join("cgroup.subtree_control"), format!("-{controller}"));
         }
     }
 }
 
-/// This process in a cgroup of the lab for a while; its drop takes it back to where it was.
+/// Moves this process into cgroups of the lab; its drop moves it back.
 #[derive(Debug)]
 pub struct Visit {
     home: PathBuf,
@@ -125,11 +125,11 @@ impl Visit {
         });
         let path = path.ok_or_else(|| anyhow!("/proc/self/cgroup does not say where this process is"))?;
         let home = cgroup.hierarchy.mount_point.join(path.trim_start_matches('/'));
-        // Seen from a container whose mount shows only a part of the hierarchy the path may not exist here.
+        // In a container that sees only part of the hierarchy, the path may not exist.
         Ok(Visit { home: if home.is_dir() { home } else { cgroup.hierarchy.mount_point.clone() } })
     }
 
-    /// Another process comes to where this one is at home.
+    /// Moves another process to this one's original cgroup.
     pub fn take_home(&self, pid: u32) -> Result<()> {
         let file = self.home.join("cgroup.procs");
         fs::write(&file, pid.to_string()).with_context(|| format!("cannot move {pid} to {}", self.home.display()))
@@ -149,21 +149,21 @@ impl Drop for Visit {
     }
 }
 
-/// Page cache charged to a memory cgroup and below would keep what is removed as zombies, long after the scenario.
+/// Page cache charged to a memory cgroup would keep removed cgroups as zombies long after the scenario.
 fn free_cache_of(dir: &Path) {
     let _ = fs::write(dir.join("memory.force_empty"), "0");
     let _ = fs::write(dir.join("memory.reclaim"), "1G");
 }
 
-/// Ends the members of a cgroup the lab made, and removes it and everything below, with the page cache that it left. Fine if it is
-/// gone already.
+/// Kills the members of a cgroup that the lab made, and removes it and everything below, with its page cache. No error if it is
+/// already gone.
 pub fn remove_tree(dir: &Path) -> Result<()> {
     remove_tree_after(dir, &|| free_cache_of(dir))
 }
 
 /// The same; `last` is called when nothing is left below.
 fn remove_tree_after(dir: &Path, last: &dyn Fn()) -> Result<()> {
-    // A member that was just killed leaves the cgroup only when it is through with its exit; 10 s is far beyond that.
+    // A killed member leaves the cgroup only at the end of its exit.
     let limit = Instant::now() + Duration::from_secs(60);
     loop {
         match remove_once(dir, last) {
@@ -193,7 +193,7 @@ fn remove_once(dir: &Path, last: &dyn Fn()) -> std::io::Result<()> {
     Ok(())
 }
 
-/// All members are the lab's: nobody else knows the cgroup. Pids outside this pid namespace show as 0.
+/// All members are the lab's: nobody else knows the cgroup. PIDs outside this PID namespace show as 0.
 fn kill_members(dir: &Path) {
     let members = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
     let own = std::process::id() as i32;

@@ -1,4 +1,4 @@
-//! A process of our own.
+//! A process, killed on drop.
 
 use super::complain;
 use crate::{node, syscalls};
@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A process that never outlives this value, nor the thread that started it (even if that is killed).
+/// A process that outlives neither this value nor the thread that started it, even if that is killed.
 #[derive(Debug)]
 pub struct Child {
     name: String,
@@ -15,7 +15,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts it in a process group of its own, so that Ctrl-C reaches only the runner, which then ends it in order.
+    /// Starts it in its own process group, so that Ctrl-C reaches only the runner, which then ends everything in order.
     pub fn spawn(name: impl Into<String>, command: &mut Command) -> Result<Child> {
         let name = name.into();
         command.stdin(Stdio::null()).process_group(0);
@@ -51,7 +51,7 @@ impl Child {
         self.inner.try_wait().with_context(|| format!("cannot wait for {}", self.name))
     }
 
-    /// An error if it ended, for those that shall run until dropped.
+    /// An error if it ended, for processes that must run until dropped.
     pub fn expect_running(&mut self) -> Result<()> {
         match self.ended()? {
             Some(status) => bail!("{} ended by itself: {status}", self.label()),
@@ -62,12 +62,12 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Its pid cannot be anyone else's: only the wait gives it back.
+        // The PID cannot be reused before we wait for it.
         let _ = self.inner.kill();
         let start = Instant::now();
         let mut freed = false;
         while let Ok(None) = self.inner.try_wait() {
-            // Even to die a thread needs its core, and another real-time thread may have that for ever.
+            // A thread needs its core even to die, and another real-time thread may hold that for ever.
             if !freed && start.elapsed() > Duration::from_millis(100) {
                 free_threads(self.pid());
                 freed = true;

@@ -1,4 +1,4 @@
-//! File systems of our own.
+//! File systems, unmounted on drop.
 
 use super::complain;
 use crate::run_id::RunId;
@@ -51,14 +51,14 @@ pub struct Ext4Mount {
 impl Ext4Mount {
     /// Needs mke2fs and mount.
     pub fn with_file(what: &str, name: &str, contents: &[u8]) -> Result<Ext4Mount> {
-        // For the file itself and for the image with it; the file system's own blocks are few, but more for a larger file.
+        // Room for the file and for the image that contains it; larger files need more metadata blocks.
         let bytes = contents.len() as u64;
         let size = bytes + bytes / 16 + (2 << 20);
         let scratch = TmpfsMount::create(&format!("{what}-image"), 2 * size, 16)?;
         let (source, image) = (scratch.dir().join("source"), scratch.dir().join("image"));
         fs::create_dir(&source).and_then(|()| fs::write(source.join(name), contents)).context("the file for ext4")?;
         fs::File::create(&image).and_then(|f| f.set_len(size)).context("the image for ext4")?;
-        // Neither journal nor checksums: nothing is ever written, and some kernels have the checksum in a module.
+        // No journal and no checksums: nothing is ever written, and some kernels have the checksum in a module.
         run(Command::new("mke2fs")
             .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-O", "^has_journal,^metadata_csum", "-d"])
             .arg(&source)
@@ -95,7 +95,7 @@ fn run(command: &mut Command) -> Result<()> {
 }
 
 fn take_away(mount_point: &Path) {
-    // Detach: a file still open somewhere shall not keep the mount in the tree.
+    // Detach: an open file must not keep the mount in the tree.
     if let Err(error) = unmount(mount_point, UnmountFlags::DETACH) {
         complain(&mount_point.display().to_string(), &error);
     }

@@ -1,4 +1,4 @@
-//! A network namespace of our own.
+//! A network namespace, removed on drop.
 
 use super::complain;
 use crate::run_id::RunId;
@@ -15,7 +15,7 @@ use std::thread;
 /// Where `ip netns` keeps names.
 pub const NETNS_DIR: &str = "/run/netns";
 
-/// A named network namespace. Its drop removes the name; devices in it go with the last process that is in it.
+/// A named network namespace. Its drop removes the name; its devices go with the last process in it.
 #[derive(Debug)]
 pub struct Netns {
     name: String,
@@ -33,7 +33,7 @@ impl Netns {
         &self.name
     }
 
-    /// What setns takes.
+    /// For setns.
     pub fn path(&self) -> PathBuf {
         Path::new(NETNS_DIR).join(&self.name)
     }
@@ -52,7 +52,7 @@ impl Drop for Netns {
     }
 }
 
-/// What `ip netns add` does, except that it leaves /run/netns mounted on itself for ever.
+/// Like `ip netns add`, but that leaves /run/netns mounted on itself for ever.
 fn keep_new_namespace(path: &Path) -> Result<()> {
     fs::create_dir_all(NETNS_DIR)?;
     File::create_new(path)?;
@@ -72,7 +72,7 @@ fn keep_new_namespace(path: &Path) -> Result<()> {
 }
 
 pub fn remove_netns(path: &Path) -> Result<()> {
-    // A runner killed half-way leaves a plain file there, and the unmount says EINVAL.
+    // A runner killed half-way leaves a plain file, and unmount returns EINVAL.
     match unmount(path, UnmountFlags::DETACH) {
         Err(error) if error != Errno::INVAL => {
             Err(error).with_context(|| format!("cannot unmount {}", path.display()))?

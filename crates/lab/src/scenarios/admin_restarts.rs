@@ -16,7 +16,7 @@ pub const SCENARIO: Scenario = Scenario {
     perform,
 };
 
-/// So long after it is ready, each.
+/// Times after it is ready.
 const RESTARTS_AT: [Duration; 2] = [Duration::from_millis(1000), Duration::from_millis(2000)];
 
 fn perform(stage: &mut Stage) -> Result<()> {

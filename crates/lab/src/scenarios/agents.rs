@@ -1,5 +1,5 @@
-//! An agent that starts with the node and idles, beside a process named kubelet: without configuration, configured, and configured
-//! where the kubelet is a unit of the node and configured, too.
+//! An agent that starts at boot and idles beside a process named kubelet: not configured; configured; and configured beside a
+//! kubelet that is a configured unit.
 
 use super::systemd_node::{self, SystemdNode};
 use super::{PATIENCE, Scenario};
@@ -10,7 +10,7 @@ use serde_json::json;
 
 pub const UNUSED: Scenario = Scenario {
     name: "agent-unused",
-    summary: "a real systemd with the agent of an orchestrator that was never configured, beside a kubelet that runs",
+    summary: "a real systemd with an orchestrator's agent that was never configured, beside a running kubelet",
     expects: &["agent-unused"],
     needs: systemd_node::NEEDS,
     perform: |stage| perform(stage, Story { configured: false, kubelet_unit: false }),
@@ -18,7 +18,7 @@ pub const UNUSED: Scenario = Scenario {
 
 pub const CONFIGURED: Scenario = Scenario {
     name: "agent-configured",
-    summary: "a real systemd with the agent of an orchestrator that is configured, beside a process named kubelet",
+    summary: "a real systemd with a configured orchestrator agent, beside a process named kubelet",
     expects: &[],
     needs: systemd_node::NEEDS,
     perform: |stage| perform(stage, Story { configured: true, kubelet_unit: false }),
@@ -26,7 +26,7 @@ pub const CONFIGURED: Scenario = Scenario {
 
 pub const CONFLICT: Scenario = Scenario {
     name: "agent-conflict",
-    summary: "a real systemd with two orchestrators: an agent that is configured, beside kubelet.service",
+    summary: "a real systemd with two orchestrators: a configured agent beside kubelet.service",
     expects: &["agent-conflict"],
     needs: systemd_node::NEEDS,
     perform: |stage| perform(stage, Story { configured: true, kubelet_unit: true }),
@@ -35,7 +35,7 @@ pub const CONFLICT: Scenario = Scenario {
 #[derive(Clone, Copy)]
 struct Story {
     configured: bool,
-    /// The kubelet is the unit that it usually is; else only a process of that name.
+    /// The kubelet is a unit, not only a process of that name.
     kubelet_unit: bool,
 }
 
@@ -59,7 +59,7 @@ fn perform(stage: &mut Stage, story: Story) -> Result<()> {
         if story.kubelet_unit {
             furniture.file("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\n")?;
         }
-        // The name of a process is that of the file it was started from.
+        // A process is named after its executable.
         furniture.link("/bin/sleep", "/usr/local/bin/kubelet")?;
         furniture.enabled_service(&host, &service("Kubernetes", "/usr/local/bin/kubelet infinity"))
     })?;
@@ -85,7 +85,7 @@ fn perform(stage: &mut Stage, story: Story) -> Result<()> {
         Some(code) => truth = truth.expect(Expected::new(code).about("unit", UNIT).severity("info")),
         None => truth = truth.at_most("info"),
     }
-    // One that idles is worth a word; two that want the same node are trouble.
+    // An idle agent is worth mentioning; two that want the same node are a problem.
     if expected == Some("agent-conflict") {
         truth = truth.verdict(ExpectedVerdict::new("agent-conflict").about("unit", UNIT).by(UNIT));
     }

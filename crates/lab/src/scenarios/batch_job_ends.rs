@@ -17,7 +17,7 @@ pub const SCENARIO: Scenario = Scenario {
     perform,
 };
 
-/// So much of each core must have been busy before it calls itself ready.
+/// How busy each core must be before the scenario is ready.
 const BUSY_PERCENT: u64 = 50;
 
 fn perform(stage: &mut Stage) -> Result<()> {
@@ -35,7 +35,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let mut job = Child::spawn(&comm, &mut command)?;
     let start = CoreTimes::now()?;
     let mut seen: Vec<u32> = Vec::new();
-    stage.until("its processes came and went on all cores", PATIENCE, || {
+    stage.until("its processes have run on all cores", PATIENCE, || {
         job.expect_running()?;
         see_tasks(job.pid(), &mut seen);
         let busy = CoreTimes::now()?.busy_percent_since(&start);
@@ -65,7 +65,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     }))
 }
 
-/// Not all of them: those that live when one looks.
+/// Sees only those that are alive at this moment.
 fn see_tasks(job: u32, seen: &mut Vec<u32>) {
     for pid in node::children_of(job) {
         if !seen.contains(&pid) {

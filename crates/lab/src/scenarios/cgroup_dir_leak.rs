@@ -1,4 +1,4 @@
-//! Somebody makes cgroups and forgets them: they live on, with nobody in them.
+//! A process creates cgroups and never removes them: live, but empty.
 
 use super::zombies::{AwaitFreed, tracked_memcgs};
 use super::{Need, PATIENCE, Scenario};
@@ -15,13 +15,13 @@ use std::time::Duration;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "cgroup-dir-leak",
-    summary: "thousands of empty memory cgroups that nobody removes, and ever more of them (--count N)",
+    summary: "thousands of empty memory cgroups that nobody removes, and more all the time (--count N)",
     expects: &["cgroup-leak"],
     needs: &[Need::Root],
     perform,
 };
 
-/// Far above the 0.3 ms that it takes, far below for ever.
+/// Each takes 0.3 ms.
 const LIMIT_EACH: Duration = Duration::from_millis(20);
 
 fn perform(stage: &mut Stage) -> Result<()> {
@@ -33,7 +33,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let tracked_before = tracked_memcgs();
     let hierarchy = Hierarchy::with("memory")?;
     let version = hierarchy.version;
-    // Drops run backwards: who makes them ends, then they are removed, then the kernel is given time to free them.
+    // Drops run backwards: the maker ends, the cgroups are removed, then the kernel gets time to free them.
     let what = format!("jobs-{}", stage.draw.tag());
     let dir = hierarchy.mount_point.join(RunId::of_this_process().name(&what));
     let _freed = AwaitFreed { parent: dir, version, tracked_before };
@@ -51,7 +51,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
         &every_ms.to_string(),
     ]);
     let mut maker = Child::spawn(&comm, command.arg("--parent").arg(parent.dir()))?;
-    stage.until("so many are there", LIMIT_EACH * count as u32 + PATIENCE, || {
+    stage.until("that many cgroups exist", LIMIT_EACH * count as u32 + PATIENCE, || {
         maker.expect_running()?;
         Ok((children(&parent)? > count).then_some(()))
     })?;

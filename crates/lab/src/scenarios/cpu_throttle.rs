@@ -1,4 +1,4 @@
-//! A job wants a core, but its cgroup may use only a fraction of one. The cores have room.
+//! A job wants a core, but its cgroup may use only a fraction of one. The cores themselves are free.
 
 use super::{Need, PATIENCE, Scenario};
 use crate::actors;
@@ -19,7 +19,7 @@ pub const SCENARIO: Scenario = Scenario {
 
 const PERIOD_US: u64 = 100_000;
 
-/// Periods in which the quota ran out before the scenario calls itself ready.
+/// Throttled periods before the scenario is ready.
 const THROTTLED_PERIODS: u64 = 5;
 
 fn perform(stage: &mut Stage) -> Result<()> {
@@ -52,7 +52,7 @@ pub(super) struct Throttled {
 }
 
 impl Throttled {
-    /// Returns when the quota has run out some times.
+    /// Returns when the quota has run out several times.
     pub fn start(stage: &mut Stage) -> Result<Throttled> {
         // A fraction of one core, so that no core gets saturated.
         let percent = stage.draw.number(15, 30);
@@ -60,7 +60,7 @@ impl Throttled {
         let comm = format!("quota-{}", stage.draw.tag());
         let group = Cgroup::with_controller("cpu", "throttle")?;
         group.hierarchy().enable(group.dir(), "cpu")?;
-        // Its quota, not others, shall be what stops it: it comes first also on a loaded machine.
+        // Only its quota must stop it, so it gets the highest weight, even on a loaded machine.
         let (weight, most) =
             if group.hierarchy().version == 1 { ("cpu.shares", "262144") } else { ("cpu.weight", "10000") };
         group.write(weight, most)?;

@@ -1,10 +1,10 @@
-//! A unit that nobody needs crashes and is restarted for ever; each time it leaves a dead memory cgroup behind.
+//! An unneeded unit crashes and is restarted for ever; each time it leaves a dead memory cgroup behind.
 //!
-//! The story of the Amazon ECS agent that a base image had enabled. In its second version somebody calls `systemctl
-//! reset-failed` all the time, so that systemd's own count of restarts stays small.
+//! It imitates the Amazon ECS agent that a base image had enabled. In the second version somebody calls `systemctl
+//! reset-failed` all the time, so that systemd's own restart counter stays small.
 //!
-//! Its dead cgroups are kept by a page of a file: one that stays in a tmpfs, or one of a file on disk that is only cached. The kernel can be
-//! made to give back the second kind and not the first, so a remedy must know both.
+//! A page keeps each dead cgroup: of a file in a tmpfs, or page cache of a file on disk. Reclaim frees the second kind but not the
+//! first, so a remedy must know both.
 
 use super::systemd_node::{self, SystemdNode};
 use super::{Need, PATIENCE, Scenario};
@@ -25,7 +25,7 @@ pub const LEAK: Scenario = Scenario {
 
 pub const RESET: Scenario = Scenario {
     name: "crashloop-reset",
-    summary: "the same, while reset-failed is called again and again, so that NRestarts is always small",
+    summary: "the same, while reset-failed is called over and over, so that NRestarts stays small",
     expects: &["unit-crashloop"],
     needs: systemd_node::NEEDS,
     perform: |stage| {
@@ -37,14 +37,14 @@ pub const RESET: Scenario = Scenario {
 const UNIT: &str = "ecs.service";
 const PACKAGE: &str = "amazon-ecs-init";
 
-/// Restarts after which nobody calls it a hiccup.
+/// More restarts than this are no hiccup.
 const RESTARTS: u64 = 3;
 
-/// One page in a tmpfs, charged to the cgroup of this start of the unit, outlives both.
+/// One tmpfs page, charged to the cgroup of this start of the unit, outlives both.
 const LEAVES_A_FILE: &str = "echo $$ > /var/lib/ecs/f.$$\nexit 1\n";
 
-/// Every second start reads one page of a file on disk that nobody read before, not beside the last one, so that nothing is read ahead.
-/// An empty file says how often that was. After 1,000 starts all are read.
+/// Every second start reads an uncached page of a file on disk, not next to the last one, so that there is no readahead. Empty files
+/// count how often. After 1,000 starts all pages are read.
 const READS_OR_LEAVES: &str = "\
 n=$(ls /var/lib/ecs | wc -l)
 if [ -e /var/lib/ecsturn/cache ] && [ $n -lt 1000 ]; then
@@ -61,12 +61,12 @@ exit 1
 /// Room for 1,000 starts.
 const BLOB: usize = (1000 + 2) * 4 * 4096;
 
-/// What a file system of its own takes; without it everything is left in the tmpfs.
+/// Needed for a file system on disk; without it everything is in the tmpfs.
 const DISK: [Need; 3] = [Need::LoopDevice, Need::Program("mke2fs", "e2fsprogs"), Need::Program("mount", "mount")];
 
 fn perform(stage: &mut Stage, reset_every: Option<Duration>) -> Result<()> {
     let on_disk = DISK.iter().all(|need| need.check().is_ok());
-    // Dropped after the node: its pages go with it, and with them the dead cgroups.
+    // Dropped after the node: its pages go, and with them the dead cgroups.
     let blob = match on_disk {
         true => Some(Ext4Mount::with_file("ecs-cache", "blob.bin", &vec![b'x'; BLOB])?),
         false => None,
@@ -81,7 +81,7 @@ fn perform(stage: &mut Stage, reset_every: Option<Duration>) -> Result<()> {
         furniture.enabled_service(UNIT, &restarting_service("ecs", 100, ""))?;
         furniture.package(PACKAGE, &version, UNIT)
     })?;
-    stage.until("the unit was restarted again and again", PATIENCE, || {
+    stage.until("the unit was restarted several times", PATIENCE, || {
         node.expect_running()?;
         let restarted = node.restarts(UNIT).is_ok_and(|n| u64::from(n) >= RESTARTS);
         Ok((restarted && leaked(&node)? > RESTARTS).then_some(()))
@@ -96,7 +96,7 @@ fn perform(stage: &mut Stage, reset_every: Option<Duration>) -> Result<()> {
         .expect(Expected::new("unit-crashloop").about("unit", UNIT))
         .verdict(ExpectedVerdict::new("unit-crashloop").about("unit", UNIT).by(UNIT))
         .forbid(&["core-monopolised", "nic-core-starved"]);
-    // From the first look on the count is small.
+    // The counter is small from the start.
     let mut last_reset = Instant::now();
     if reset_every.is_some() {
         node.reset_failed(UNIT)?;
@@ -121,12 +121,12 @@ fn perform(stage: &mut Stage, reset_every: Option<Duration>) -> Result<()> {
     })
 }
 
-/// Each start left one file, and with it one memory cgroup.
+/// Each start leaves one file, and with it one memory cgroup.
 fn leaked(node: &SystemdNode) -> Result<u64> {
     node.files_in("/var/lib/ecs")
 }
 
-/// A service that is started again `delay_ms` after it ended; `more` goes into its [Service].
+/// A service that restarts `delay_ms` after it ended; `more` goes into its [Service].
 pub(super) fn restarting_service(agent: &str, delay_ms: u64, more: &str) -> String {
     format!(
         "[Unit]\nDescription=Container agent (of the lab)\nStartLimitIntervalSec=0\n[Service]\nType=simple\nMemoryAccounting=yes\n\

@@ -1,4 +1,4 @@
-//! A job that a timer starts, and that fails every other time: worth a word, but no loop.
+//! A timer's job that fails every other time: worth mentioning, but not a crashloop.
 
 use super::systemd_node::{self, SystemdNode};
 use super::{PATIENCE, Scenario};
@@ -15,7 +15,7 @@ pub const SCENARIO: Scenario = Scenario {
     perform,
 };
 
-/// Once may be an accident; and it must have done well in between.
+/// It must fail more than once, and succeed in between.
 const RUNS: u64 = 3;
 
 fn perform(stage: &mut Stage) -> Result<()> {
@@ -31,7 +31,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
         furniture.enable(&timer, "timers.target")
     })?;
     let runs = |node: &SystemdNode| node.files_in("/var/lib/lab");
-    stage.until("the job failed again after it did well", PATIENCE, || {
+    stage.until("the job failed again after a success", PATIENCE, || {
         node.expect_running()?;
         let failed = node.active_state(&unit).is_ok_and(|s| s == "failed");
         Ok((failed && runs(&node)? >= RUNS).then_some(()))
@@ -48,7 +48,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     stage.ended(json!({"runs": runs(&node)? - before, "restarts": node.restarts(&unit)?}))
 }
 
-/// The first, the third and so on fail. A file for each is how the lab counts them.
+/// The first, third and so on fail. The lab counts runs by their files.
 const JOB: &str = "\
 cd /var/lib/lab
 : > run.$$

@@ -1,4 +1,4 @@
-//! A busy node with some dozens of dead memory cgroups, as every node has: nothing wrong.
+//! A busy node with a few dozen dead memory cgroups, like every node: nothing wrong.
 
 use super::zombies::Graveyard;
 use super::{Need, Scenario, healthy};
@@ -9,7 +9,7 @@ use serde_json::json;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "few-zombies",
-    summary: "some dozens of dead memory cgroups (--count N) on a busy node: nothing wrong",
+    summary: "a few dozen dead memory cgroups (--count N) on a busy node: nothing wrong",
     expects: &[],
     needs: &[Need::Root],
     perform,
@@ -17,7 +17,7 @@ pub const SCENARIO: Scenario = Scenario {
 
 fn perform(stage: &mut Stage) -> Result<()> {
     let count = stage.count.unwrap_or_else(|| stage.draw.number(20, 50));
-    ensure!((1..=60).contains(&count), "--count must be from 1 to 60: more are not few");
+    ensure!((1..=60).contains(&count), "--count must be from 1 to 60");
     let graveyard = Graveyard::open(&format!("jobs-{}", stage.draw.tag()), count, 1)?;
     let name = format!("job-{}", stage.draw.tag());
     graveyard.fill(stage, &name, count)?;

@@ -1,4 +1,4 @@
-//! What a node has above the plain Debian below: the upper layer of its overlay.
+//! What a node has on top of the plain Debian: the upper layer of its overlay.
 
 use anyhow::{Context, Result};
 use std::fs;
@@ -6,18 +6,18 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Paths are those that the node will see, with or without a leading slash.
+/// Paths are as the node sees them, with or without a leading slash.
 #[derive(Debug)]
 pub struct Furniture {
     lower: PathBuf,
     upper: PathBuf,
 }
 
-/// Where packages put units, and where administrators and `systemctl enable` do.
+/// Where packages put units, and where administrators and `systemctl enable` put them.
 const VENDOR_UNITS: &str = "/usr/lib/systemd/system";
 const ADMIN_UNITS: &str = "/etc/systemd/system";
 
-/// Nobody shall start work by itself that is not part of the story, and there is no terminal.
+/// Nothing may run that is not part of the scenario, and there is no terminal.
 const MASKED: [&str; 9] = [
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
@@ -31,17 +31,17 @@ const MASKED: [&str; 9] = [
 ];
 
 impl Furniture {
-    /// An empty layer, but for the node's name. `scratch` is a directory of our own, for the overlay and its mount point.
+    /// A layer with only the node's name. `scratch` is for the overlay and its mount point.
     pub fn new(lower: &Path, scratch: &Path, hostname: &str, machine_id: &str) -> Result<Furniture> {
         let furniture = Furniture { lower: lower.to_owned(), upper: scratch.join("up") };
         for dir in ["up", "wk", "m"] {
             fs::create_dir_all(scratch.join(dir)).with_context(|| dir.to_owned())?;
         }
-        // The scratch directory is private, but what systemd's services see as / must not be.
+        // The scratch directory is private, but the node's / must not be.
         for dir in ["up", "m"] {
             fs::set_permissions(scratch.join(dir), fs::Permissions::from_mode(0o755))?;
         }
-        // Known beforehand, so that this is no first boot.
+        // Set, so that this is not a first boot.
         furniture.file("/etc/machine-id", &format!("{machine_id}\n"))?;
         furniture.file("/etc/hostname", &format!("{hostname}\n"))?;
         for unit in MASKED {
@@ -68,7 +68,7 @@ impl Furniture {
         fs::write(&place, text).with_context(|| place.display().to_string())
     }
 
-    /// A shell script that can be run.
+    /// An executable shell script.
     pub fn script(&self, path: &str, body: &str) -> Result<()> {
         self.file(path, &format!("#!/bin/sh\n{body}"))?;
         Ok(fs::set_permissions(self.place(path)?, fs::Permissions::from_mode(0o755))?)
@@ -79,12 +79,12 @@ impl Furniture {
         symlink(to, &place).with_context(|| place.display().to_string())
     }
 
-    /// A unit as a package brings it; it starts only if something pulls it in.
+    /// A unit as from a package; it starts only if something pulls it in.
     pub fn unit(&self, name: &str, text: &str) -> Result<()> {
         self.file(&format!("{VENDOR_UNITS}/{name}"), text)
     }
 
-    /// As `systemctl enable` does for `WantedBy=target`. Of `job@7.service` the file is that of the template.
+    /// Like `systemctl enable` with `WantedBy=target`. `job@7.service` links to its template.
     pub fn enable(&self, unit: &str, target: &str) -> Result<()> {
         let file = match (unit.split_once('@'), unit.rsplit_once('.')) {
             (Some((template, _)), Some((_, kind))) => format!("{template}@.{kind}"),
@@ -99,7 +99,7 @@ impl Furniture {
         self.enable(name, "multi-user.target")
     }
 
-    /// A tmpfs at `/var/lib/NAME`: what is written there stays, and keeps the memory cgroup it is charged to.
+    /// A tmpfs at `/var/lib/NAME`: a page written there keeps the memory cgroup it is charged to.
     pub fn spool(&self, name: &str) -> Result<()> {
         self.dir(&format!("/var/lib/{name}"))?;
         let unit = format!("var-lib-{name}.mount");
@@ -107,7 +107,7 @@ impl Furniture {
         self.enable(&unit, "local-fs.target")
     }
 
-    /// Tells dpkg that a package brought this unit.
+    /// Tells dpkg that a package owns this unit.
     pub fn package(&self, name: &str, version: &str, unit: &str) -> Result<()> {
         let status = "var/lib/dpkg/status";
         let own = self.place(status)?;
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_instances_and_packages_stand_where_debian_puts_them() {
+    fn units_instances_and_packages_are_where_debian_puts_them() {
         let dir = std::env::temp_dir().join(format!("coroner-lab-furniture-{}", std::process::id()));
         let (lower, scratch) = (dir.join("lower"), dir.join("scratch"));
         fs::create_dir_all(lower.join("var/lib/dpkg")).unwrap();

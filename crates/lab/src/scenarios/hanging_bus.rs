@@ -1,4 +1,4 @@
-//! A bus that takes connections and then lets its clients down, as that of a starved node does. No systemd is behind it.
+//! A bus that accepts connections and then does not answer, as on a starved node. There is no systemd behind it.
 
 use super::{Need, Scenario};
 use crate::bad_bus::{BadBus, Manner};
@@ -10,7 +10,7 @@ use serde_json::json;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "hanging-bus",
-    summary: "buses that take connections and never answer, or hang up after the first answer",
+    summary: "buses that accept connections and never answer, or hang up after the first answer",
     expects: &[],
     needs: &[Need::Root],
     perform,

@@ -1,4 +1,4 @@
-//! Nodes on which nothing is wrong: the ones a diagnosis must leave in peace.
+//! Healthy nodes, which must get no warning.
 
 use super::{PATIENCE, REAL_NS, Scenario};
 use crate::actors;
@@ -22,7 +22,7 @@ pub const BUSY: Scenario = Scenario {
 
 pub const ONE_THREAD: Scenario = Scenario {
     name: "one-busy-thread",
-    summary: "one ordinary busy thread on one core; the others have room",
+    summary: "one ordinary busy thread on one core; the others are free",
     expects: &[],
     needs: &[],
     perform: |stage| {
@@ -45,7 +45,7 @@ pub const IDLE: Scenario = Scenario {
     },
 };
 
-/// Whatever else goes on, these are what a busy or idle node is mistaken for.
+/// The findings that a busy or idle node is most easily mistaken for.
 pub(super) fn all_is_well(facts: Value) -> Truth {
     let mistaken = ["core-monopolised", "nic-core-starved", "cpu-throttled", "kernel-stall", "unit-crashloop"];
     Truth::new(facts).forbid(&mistaken).at_most("info")
@@ -56,7 +56,7 @@ fn perform_busy(stage: &mut Stage, cores: &[u32]) -> Result<()> {
     stage.ended(measured)
 }
 
-/// One busy thread on each of these cores while the scenario is held; what it measured.
+/// One busy thread on each of these cores while the scenario is held. Returns what was measured.
 pub(super) fn hold_busy(stage: &mut Stage, cores: &[u32], more_facts: impl FnOnce(Value) -> Value) -> Result<Value> {
     let comm = format!("train-{}", stage.draw.tag());
     let list: Vec<String> = cores.iter().map(u32::to_string).collect();
@@ -83,7 +83,7 @@ pub(super) fn hold_busy(stage: &mut Stage, cores: &[u32], more_facts: impl FnOnc
     }))
 }
 
-/// What all threads ran and waited.
+/// Run and wait time of all threads.
 fn total(tids: &[u32]) -> Result<(u64, u64)> {
     tids.iter().try_fold((0, 0), |sum, &tid| {
         let times = node::thread_times(tid)?;

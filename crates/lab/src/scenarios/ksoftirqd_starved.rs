@@ -1,5 +1,5 @@
-//! Packets are received in softirqs on a core that a real-time thread holds. Softirqs that find too much work leave it to
-//! ksoftirqd, and that never runs there: the backlog overflows.
+//! Packets are received in softirqs on a core that a real-time thread owns. Softirqs leave excess work to ksoftirqd, which
+//! never runs there: the backlog overflows.
 
 use super::steered::{Backlog, Steered, ksoftirqd_of};
 use super::{FIFO_PRIORITY, Need, PATIENCE, REAL_NS, Scenario, ms};
@@ -12,20 +12,20 @@ use serde_json::json;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "ksoftirqd-starved",
-    summary: "packets are steered to a core (RPS) that a SCHED_FIFO spinner holds: ksoftirqd starves, the backlog overflows",
+    summary: "packets are steered to a core (RPS) that a SCHED_FIFO spinner owns: ksoftirqd starves, the backlog overflows",
     expects: &["core-monopolised", "softnet-drop"],
     needs: &[Need::Root, Need::TwoCores, Need::Program("ip", "iproute2")],
     perform,
 };
 
-/// Lost since the spinner came: no accident.
+/// This many dropped since the spinner started are no accident.
 const MANY: u64 = 10_000;
 
 fn perform(stage: &mut Stage) -> Result<()> {
     let core = super::take_core(&mut stage.draw)?;
     let (spin_comm, send_comm) = (format!("spin-{}", stage.draw.tag()), format!("send-{}", stage.draw.tag()));
-    // A core receives several times as many. Without ksoftirqd it receives ten rounds of 64 packets at each interrupt, that is with
-    // 250 ticks a second less than this (MAX_SOFTIRQ_RESTART, dev_weight); before 6.5 none at all while ksoftirqd waits.
+    // A free core can receive several times as many. Without ksoftirqd it receives ten rounds of 64 packets per interrupt, which at
+    // 250 ticks per second is less than this (MAX_SOFTIRQ_RESTART, dev_weight); before 6.5 none at all while ksoftirqd waits.
     let rate = stage.draw.number(240_000, 320_000);
     let ksoftirqd = ksoftirqd_of(core)?;
     let mut path = Steered::make(stage, core, 1)?;

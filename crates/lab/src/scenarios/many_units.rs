@@ -1,4 +1,4 @@
-//! A node with some hundred services, none of which has any trouble: what it costs to ask for them all.
+//! A node with hundreds of healthy services, to measure what querying them costs.
 
 use super::systemd_node::{self, SystemdNode};
 use super::{PATIENCE, Scenario};

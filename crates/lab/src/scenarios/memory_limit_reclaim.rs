@@ -1,4 +1,4 @@
-//! A job reads more than its cgroup may keep in memory: for each new page another one must go. Nothing is killed, for page cache can
+//! A job reads more than its cgroup may keep in memory: each new page evicts another one. Nothing is killed, because page cache can
 //! always be dropped.
 
 use super::{Need, PATIENCE, Scenario};
@@ -12,18 +12,18 @@ use serde_json::json;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "memory-limit-reclaim",
-    summary: "a job reads a file here and there that is larger than its cgroup's memory limit, and reclaims all the time",
+    summary: "a job reads random pages of a file that is larger than its cgroup's memory limit, and reclaims all the time",
     expects: &["memory-reclaim"],
     needs: &[Need::Root, Need::LoopDevice, Need::Program("mke2fs", "e2fsprogs"), Need::Program("mount", "mount")],
     perform,
 };
 
 const MIB: u64 = 1 << 20;
-/// Times that the limit was hit before it calls itself ready.
+/// How often the limit must be hit before the scenario is ready.
 const HITS: u64 = 1_000;
 
 fn perform(stage: &mut Stage) -> Result<()> {
-    // Far above what the reader itself needs.
+    // Far more than the reader itself needs.
     let limit = stage.draw.number(24, 40) * MIB;
     let file_bytes = limit * stage.draw.number(15, 25) / 10;
     let threads = stage.draw.number(3, 4);
@@ -53,7 +53,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     stage.ready(&truth)?;
     let (before, cores_before) = (job.hits()?, CoreTimes::now()?);
     stage.hold(|| {
-        ensure!(job.kills()? == 0, "the kernel killed in {path}: this must never happen");
+        ensure!(job.kills()? == 0, "the kernel killed a process in {path}: this must never happen");
         reader.expect_running()
     })?;
     stage.ended(json!({
@@ -72,8 +72,8 @@ impl Limited {
         let group = parent.child(name)?.freeing_cache();
         if group.hierarchy().version == 1 {
             group.write("memory.limit_in_bytes", &limit.to_string())?;
-            // Should memory run out in spite of all, its members wait instead of being killed, until the guards end them.
-            group.write("memory.oom_control", "1").context("cannot switch the OOM killer off")?;
+            // If memory runs out anyway, members wait instead of being killed, until the guards end them.
+            group.write("memory.oom_control", "1").context("cannot turn off the OOM killer")?;
         } else {
             group.write("memory.max", &limit.to_string())?;
         }

@@ -51,11 +51,11 @@ pub struct Scenario {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     Root,
-    /// One to trouble, one for everybody else.
+    /// One for the problem, one for everything else.
     TwoCores,
-    /// To mount a file system of its own.
+    /// To mount an ext4 image.
     LoopDevice,
-    /// A small Debian with systemd: it is there, or can be made.
+    /// A small Debian with systemd: exists, or can be made.
     SystemdRoot,
     /// A program on the PATH, and the package that has it.
     Program(&'static str, &'static str),
@@ -72,14 +72,14 @@ impl Need {
         }
     }
 
-    /// Says in words why the scenario cannot run here.
+    /// An error says why the scenario cannot run here.
     pub fn check(self) -> Result<()> {
         match self {
             Need::Root if !rustix::process::geteuid().is_root() => bail!("needs root"),
             Need::TwoCores => {
                 let cores = node::allowed_cores()?.len();
                 if cores < 2 {
-                    bail!("needs two cores: one to trouble, one for everybody else; this process may use only one");
+                    bail!("needs two cores, one for the problem and one for the rest; this process may use only one");
                 }
             }
             Need::LoopDevice if !std::path::Path::new("/dev/loop-control").exists() => {
@@ -137,7 +137,7 @@ pub fn find(name: &str) -> Option<&'static Scenario> {
     ALL.iter().find(|s| s.name == name)
 }
 
-/// What can be found of a node's units and agents.
+/// The findings about units and agents.
 const UNIT_FINDINGS: &[&str] = &[
     "unit-crashloop",
     "unit-churn",
@@ -148,13 +148,13 @@ const UNIT_FINDINGS: &[&str] = &[
     "unit-drift",
 ];
 
-/// How long a scenario tries to make its trouble. Long: the node may be busy already.
+/// How long a scenario tries to make its problem. Long, because the node may be busy.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Trouble that lasted this long is really there.
+/// A problem that lasted this long is real.
 const REAL_NS: u64 = 200_000_000;
 
-/// A core to trouble; the runner itself, and all it starts from now on, stays on the others.
+/// Picks a core for the problem; the runner, and all it starts from now on, stays on the others.
 fn take_core(draw: &mut Draw) -> Result<u32> {
     let cores = node::allowed_cores()?;
     let core = draw.one_of(&cores).context("this process may use no core")?;
@@ -173,8 +173,8 @@ fn start_fifo_spinner(stage: &Stage, comm: String, core: u32) -> Result<Child> {
     Child::spawn(comm, &mut command)
 }
 
-/// The kernel leaves ordinary threads a little of a core that real-time threads want whole, unless it was told not to. Then a
-/// long hold would lock the core up for good (the watchdog barks after 20 s).
+/// By default the kernel leaves ordinary threads a little of a core that real-time threads fill. If that is turned off, a long
+/// hold would lock up the core (the watchdog reports it after 20 s).
 fn check_rt_budget(stage: &Stage) -> Result<()> {
     let path = "/proc/sys/kernel/sched_rt_runtime_us";
     let unlimited = std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "-1");
@@ -184,7 +184,7 @@ fn check_rt_budget(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the spinner has had its core for a while, in its class.
+/// Waits until the spinner has had its core for a while, as SCHED_FIFO.
 fn await_fifo_spinner(stage: &Stage, spinner: &mut Child, core: u32) -> Result<()> {
     stage
         .until("the spinner has its core", PATIENCE, || {

@@ -21,7 +21,7 @@ pub const SCENARIO: Scenario = Scenario {
 const PACKETS_PER_SECOND: u64 = 20_000;
 const PORT: u16 = 9999;
 
-/// Packets that must arrive before the trouble starts: the path works when nobody starves it.
+/// Packets that must arrive first, to show that the path works.
 const CALM_PACKETS: u64 = 500;
 
 fn perform(stage: &mut Stage) -> Result<()> {
@@ -50,9 +50,9 @@ fn perform(stage: &mut Stage) -> Result<()> {
     stage.ended(measured)
 }
 
-/// A veth pair between two network namespaces, with traffic; the receiver's NAPI is a thread bound to one core.
+/// A veth pair between two network namespaces, with traffic; the receiver's NAPI thread is pinned to one core.
 pub(super) struct Wire {
-    // Dropped in this order: who uses a namespace before it.
+    // Dropped in this order: processes before the namespaces they use.
     pub flood: Child,
     sink: Child,
     receiver_ns: Netns,
@@ -114,7 +114,7 @@ impl Wire {
         Ok(Wire { flood, sink, receiver_ns, sender_ns, tx, rx, napi, napi_comm, core })
     }
 
-    /// From now on the NAPI thread has to wait for its core, and packets are dropped.
+    /// Waits until the NAPI thread has to wait for its core and packets are dropped.
     pub fn await_starved(&mut self, stage: &Stage, culprit: &mut Child) -> Result<()> {
         let before = self.traffic()?;
         let (mut ran_ns, mut since) = (before.napi.ran_ns, Instant::now());
@@ -125,7 +125,7 @@ impl Wire {
             if now.napi.ran_ns != ran_ns {
                 (ran_ns, since) = (now.napi.ran_ns, Instant::now());
             }
-            // The kernel counts a wait when it is over; with packets to poll, one that does not run waits.
+            // The kernel counts a wait only when it is over; with packets pending, a thread that does not run is waiting.
             let waits =
                 now.napi.waited_ns - before.napi.waited_ns >= REAL_NS || since.elapsed().as_nanos() >= REAL_NS.into();
             Ok((waits && now.sent.tx_dropped > before.sent.tx_dropped).then_some(()))
@@ -140,7 +140,7 @@ impl Wire {
         })
     }
 
-    /// What every scenario with a wire tells of it, and these facts.
+    /// Adds the wire's facts to these.
     pub fn facts(&self, mut facts: Value) -> Value {
         facts["device"] = json!(self.rx);
         facts["netns"] = json!(self.receiver_ns.name());

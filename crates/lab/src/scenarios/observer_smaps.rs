@@ -1,4 +1,4 @@
-//! A monitoring agent reads the page tables of a large process without pause: one core does nothing else.
+//! A monitoring agent scans the page tables of a large process without pause, which takes a whole core.
 
 use super::{Need, PATIENCE, REAL_NS, Scenario, ms};
 use crate::actors;
@@ -12,7 +12,7 @@ use std::fs;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "observer-smaps",
-    summary: "a monitoring agent reads smaps and clears clear_refs of a process with much memory, without pause",
+    summary: "a monitoring agent reads smaps and clears clear_refs of a large process without pause",
     expects: &["observer-cost", "core-saturated"],
     needs: &[Need::Root, Need::TwoCores],
     perform,
@@ -23,7 +23,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let (agent_comm, job_comm) = (format!("agent-{}", stage.draw.tag()), format!("train-{}", stage.draw.tag()));
     let bytes = stage.draw.number(400, 900) << 20;
     let free = available_memory()?;
-    ensure!(free >= 2 * bytes, "needs {} MB of free memory, there are {}", (2 * bytes) >> 20, free >> 20);
+    ensure!(free >= 2 * bytes, "needs {} MB of free memory; only {} MB are free", (2 * bytes) >> 20, free >> 20);
 
     let mut command = actors::command("hold-memory");
     let mut job = Child::spawn(&job_comm, command.args(["--comm", &job_comm, "--bytes", &bytes.to_string()]))?;
@@ -40,7 +40,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
         let on_its_core = node::task_stat(agent.pid()).is_some_and(|stat| stat.core == core);
         let (user, system) = ticks(agent.pid())?;
         let ran = node::thread_times(agent.pid())?.ran_ns >= REAL_NS;
-        // Ticks of 1/100 s: the start of the program is among the first.
+        // In ticks of 1/100 s; the first ones include the program's start.
         Ok((on_its_core && ran && system >= 20 && system > 9 * user).then_some(()))
     })?;
 

@@ -1,4 +1,4 @@
-//! A real-time thread takes one core; an ordinary thread bound to that core hardly ever runs.
+//! A real-time thread owns one core; an ordinary thread pinned to that core hardly ever runs.
 
 use super::{FIFO_PRIORITY, Need, PATIENCE, REAL_NS, Scenario, ms};
 use crate::actors;
@@ -35,7 +35,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     }))
 }
 
-/// A real-time spinner on a core, and an ordinary thread that is bound to it.
+/// A real-time spinner on a core, and an ordinary thread pinned to it.
 pub(super) struct Monopoly {
     spinner: Child,
     victim: Child,

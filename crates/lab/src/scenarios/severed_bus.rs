@@ -1,5 +1,4 @@
-//! A real systemd with a healthy service, behind buses that go away in the middle: of all that it would say only the
-//! beginning comes through.
+//! A real systemd with a healthy service, behind buses that break in the middle of an answer.
 
 use super::Scenario;
 use super::systemd_node::{self, SystemdNode};
@@ -12,14 +11,14 @@ use serde_json::{Map, Value, json};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "severed-bus",
-    summary: "a real systemd behind buses that fall silent or hang up half-way through their answers",
+    summary: "a real systemd behind buses that fall silent or hang up in the middle of an answer",
     expects: &[],
     needs: systemd_node::NEEDS,
     perform,
 };
 
 fn perform(stage: &mut Stage) -> Result<()> {
-    // The handshake and the greeting; a little of the list of units; more of it, or something of the properties.
+    // Within the handshake or hello; early in the list of units; later in it, or in the properties.
     let cuts = [stage.draw.number(200, 600), stage.draw.number(2_000, 4_000), stage.draw.number(5_000, 8_000)];
     let node_unit = format!("web-{}.service", stage.draw.tag());
     let mut node = SystemdNode::boot(stage, |furniture| {

@@ -1,4 +1,4 @@
-//! A thread takes a core for a moment, now and then. Whoever else is there waits that long: nothing that a node cannot bear.
+//! A thread takes a core for a moment, now and then. Others wait that long, which is harmless.
 
 use super::{FIFO_PRIORITY, Need, PATIENCE, Scenario, ms};
 use crate::actors;
@@ -11,7 +11,7 @@ use serde_json::json;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "short-spikes",
-    summary: "a thread takes one core for a moment every two seconds, by right (SCHED_FIFO) or in its turn",
+    summary: "a thread takes one core for a moment every two seconds, as SCHED_FIFO or as an ordinary thread",
     expects: &[],
     needs: &[Need::Root, Need::TwoCores],
     perform,
@@ -20,7 +20,7 @@ pub const SCENARIO: Scenario = Scenario {
 fn perform(stage: &mut Stage) -> Result<()> {
     let core = super::take_core(&mut stage.draw)?;
     let (comm, victim_comm) = (format!("cron-{}", stage.draw.tag()), format!("job-{}", stage.draw.tag()));
-    // A core counts as full after a second: both are far from it, together with what the other thread wants.
+    // A core counts as full after a second: both are far below that, even together with the victim.
     let real_time = stage.draw.number(0, 1) == 1;
     let busy_ms = if real_time { stage.draw.number(100, 200) } else { stage.draw.number(250, 350) };
     let every_ms = stage.draw.number(1_800, 2_400);

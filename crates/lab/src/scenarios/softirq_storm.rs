@@ -1,5 +1,4 @@
-//! Every packet of a flood is received on one core, and each is handed to many listeners: softirqs fill the core, whoever else
-//! wants it.
+//! One core receives every packet of a flood and hands each to many listeners: softirqs fill the core.
 
 use super::steered::{Backlog, Steered};
 use super::{Need, PATIENCE, Scenario};
@@ -13,22 +12,22 @@ use std::fs;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "softirq-storm",
-    summary: "several senders broadcast to hundreds of listeners; all of it is received on one core (RPS), which is full of softirqs",
+    summary: "several senders broadcast to hundreds of listeners; one core receives all of it (RPS) and is full of softirqs",
     expects: &["interrupt-storm", "softnet-drop"],
     needs: &[Need::Root, Need::TwoCores, Need::Program("ip", "iproute2")],
     perform,
 };
 
-/// A core that is really full of softirqs.
+/// Softirq share of a full core.
 const FULL_PERCENT: u64 = 80;
-/// Ticks of 1/100 s over which that is measured.
+/// Measured over this many ticks of 1/100 s.
 const TICKS: u64 = 50;
 
 fn perform(stage: &mut Stage) -> Result<()> {
     let core = super::take_core(&mut stage.draw)?;
     let (count, listeners) = (stage.draw.number(2, 4), stage.draw.number(850, 1_000));
-    // Handing one packet to so many takes 200 µs (0.23 µs each, measured), so that one round of 64 packets outlasts three ticks. It is
-    // done when the tick's interrupt returns, and no thread comes before it: left to ksoftirqd, it would share the core with others.
+    // Handing one packet to this many takes 200 µs (0.23 µs each, measured), so one round of 64 packets outlasts three ticks. It runs
+    // when the tick's interrupt returns, ahead of any thread; ksoftirqd would share the core with others.
     let rate = 60_000 / count;
     let mut path = Steered::make(stage, core, listeners)?;
     let comms: Vec<String> = (0..count).map(|_| format!("cast-{}", stage.draw.tag())).collect();

@@ -12,7 +12,7 @@ pub const PORT: u16 = 9999;
 
 pub struct Steered {
     pub core: u32,
-    /// The receiver's.
+    /// The receiving device.
     pub device: String,
     pub sender_device: String,
     pub receiver: Child,
@@ -21,7 +21,7 @@ pub struct Steered {
 }
 
 impl Steered {
-    /// With so many sockets that listen.
+    /// With this many listening sockets.
     pub fn make(stage: &mut Stage, core: u32, sockets: u64) -> Result<Steered> {
         let tag = stage.draw.tag();
         let (tx, rx) = (format!("s{tag}"), format!("r{tag}"));
@@ -33,7 +33,7 @@ impl Steered {
             ns.ip(&["addr", "add", address, "broadcast", "10.78.0.255", "dev", device])?;
             ns.ip(&["link", "set", device, "up"])?;
         }
-        // The sender's bursts are cut into packets before they leave, not after they were received.
+        // Bursts are split into packets before they leave, not after they were received.
         sender_ns.ip(&["link", "set", &tx, "gso_max_segs", "1"])?;
         let mut command = actors::command("receive");
         command.arg("--netns").arg(receiver_ns.path()).args(["--device", &rx, "--port", &PORT.to_string()]);
@@ -46,7 +46,7 @@ impl Steered {
         self.sender_ns.name()
     }
 
-    /// Starts to send so many packets a second.
+    /// Starts a sender with this many packets per second.
     pub fn send(&self, comm: &str, to: &str, rate: u64) -> Result<Child> {
         let mut command = actors::command("stream");
         command.args(["--comm", comm, "--rate", &rate.to_string(), "--to", &format!("{to}:{PORT}")]);
@@ -55,7 +55,7 @@ impl Steered {
 
     /// Waits until packets are received on the core: the path works.
     pub fn await_packets(&mut self, stage: &Stage, senders: &mut [Child]) -> Result<()> {
-        /// A small part of what is sent in a second.
+        /// A small part of a second's packets.
         const SOME: u64 = 2_000;
         let before = Backlog::of(self.core)?.processed;
         stage.until("packets are received on the core", PATIENCE, || {
@@ -66,7 +66,7 @@ impl Steered {
     }
 }
 
-/// What /proc/net/softnet_stat counts of a core.
+/// A core's counters in /proc/net/softnet_stat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backlog {
     pub processed: u64,
@@ -80,7 +80,7 @@ impl Backlog {
     }
 }
 
-/// One line for each core that is online, in hex. The thirteenth column is the core (from 5.10 on); else the line's number is.
+/// One line per online core, in hex. Since 5.10 the thirteenth column is the core; before, the line number is.
 fn parse_backlog(text: &str, core: u32) -> Option<Backlog> {
     let columns = |line: &str| -> Option<Vec<u64>> {
         line.split_ascii_whitespace().map(|column| u64::from_str_radix(column, 16).ok()).collect()

@@ -1,5 +1,5 @@
-//! A service that never restarts itself, but starts a child that fails, in a new memory cgroup each time: what ecs-init does with
-//! its agent, and what systemd's count of restarts does not show.
+//! A service that stays up while its child fails and is restarted in a new memory cgroup each time, like ecs-init and its agent.
+//! systemd's restart counter does not show it.
 
 use super::systemd_node::{self, SystemdNode};
 use super::{PATIENCE, Scenario};
@@ -10,14 +10,14 @@ use serde_json::json;
 
 pub const SCENARIO: Scenario = Scenario {
     name: "supervised-churn",
-    summary: "a real systemd, whose service runs on while its child fails and gets a new memory cgroup, 3 times a second or so",
+    summary: "a real systemd, whose service stays up while its child fails and gets a new memory cgroup about 3 times per second",
     expects: &["unit-churn"],
     needs: systemd_node::NEEDS,
     perform,
 };
 
 const EXIT_STATUS: u64 = 5;
-/// Births after which nobody calls it a hiccup.
+/// More births than this are no hiccup.
 const BIRTHS: u64 = 3;
 
 fn perform(stage: &mut Stage) -> Result<()> {
@@ -27,7 +27,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let pause_ms = stage.draw.number(150, 250);
     let mut node = SystemdNode::boot(stage, |furniture| {
         furniture.spool("lab")?;
-        // The page in the tmpfs outlives the child and its cgroup.
+        // The tmpfs page outlives the child and its cgroup.
         let fail = format!("echo $$ > /var/lib/lab/f.$$\nexit {EXIT_STATUS}\n");
         furniture.script(&format!("/usr/libexec/{child}"), &fail)?;
         let supervise = SUPERVISE.replace("CHILD", &child).replace("PAUSE", &format!("0.{pause_ms}"));
@@ -35,7 +35,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
         furniture.enabled_service(&unit, &SERVICE.replace("SUPERVISOR", &supervisor))
     })?;
     let born = |node: &SystemdNode| node.files_in("/var/lib/lab");
-    stage.until("the child was started again and again", PATIENCE, || {
+    stage.until("the child was restarted several times", PATIENCE, || {
         node.expect_running()?;
         Ok((born(&node)? > BIRTHS).then_some(()))
     })?;
@@ -54,7 +54,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     stage.ended(json!({"restarts": node.restarts(&unit)?, "born": born(&node)? - before}))
 }
 
-/// On v2 a cgroup with children that have a controller may have no members itself, so the supervisor moves aside.
+/// On v2 a cgroup that delegates controllers must have no members, so the supervisor moves into a child.
 const SUPERVISE: &str = r#"
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
     own=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)

@@ -1,4 +1,4 @@
-//! A node of its own: a real systemd in namespaces, with writable cgroups, and its bus as seen from outside.
+//! A real systemd in namespaces, with writable cgroups, and its bus as seen from outside.
 
 use super::furniture::Furniture;
 use super::{Need, PATIENCE, systemd_root};
@@ -43,7 +43,7 @@ impl SystemdNode {
         SystemdNode::boot_with(stage, &[], furnish)
     }
 
-    /// The same with directories of the host: each with the place where the node has it.
+    /// The same with host directories bound into the node: (host path, path in the node).
     pub fn boot_with(
         stage: &mut Stage,
         binds: &[(&Path, &str)],
@@ -85,7 +85,7 @@ impl SystemdNode {
         self.outer.expect_running()
     }
 
-    /// What every scenario with a systemd tells of it, and these facts.
+    /// Adds the node's facts to these.
     pub fn facts(&self, facts: Value) -> Result<Value> {
         let memory = memory_group(&self.groups)?;
         let mut all: Map<String, Value> = Map::new();
@@ -101,23 +101,23 @@ impl SystemdNode {
         Ok(Value::Object(all))
     }
 
-    /// Its file system as the host reaches it.
+    /// Its root directory as the host sees it.
     pub fn root(&self) -> PathBuf {
         format!("/proc/{}/root", self.leader).into()
     }
 
-    /// How many files are in a directory of its: each start of a leaking unit leaves one there, and with it a memory cgroup.
+    /// The number of files in one of its directories: each start of a leaking unit leaves one, and with it a memory cgroup.
     pub fn files_in(&self, dir: &str) -> Result<u64> {
         let dir = self.root().join(dir.trim_start_matches('/'));
         Ok(fs::read_dir(&dir).with_context(|| dir.display().to_string())?.count() as u64)
     }
 
-    /// The memory cgroup of a service of the system, as the host names it.
+    /// The memory cgroup of a system service, as the host names it.
     pub fn cgroup_of(&self, unit: &str) -> Result<String> {
         Ok(format!("{}/system.slice/{unit}", memory_group(&self.groups)?.path()))
     }
 
-    /// The node's own memory cgroup, as the host reaches it.
+    /// The directory of the node's own memory cgroup on the host.
     pub fn memory_dir(&self) -> Result<&Path> {
         Ok(memory_group(&self.groups)?.dir())
     }
@@ -127,14 +127,14 @@ impl SystemdNode {
         Ok(format!("{}/{slice}", memory_group(&self.groups)?.path()))
     }
 
-    /// As `systemctl enable` of a unit that a package brought; it does not start it.
+    /// Like `systemctl enable` for a package's unit; does not start it.
     pub fn enable(&self, unit: &str, target: &str) -> Result<()> {
         let wants = self.root().join(format!("etc/systemd/system/{target}.wants"));
         fs::create_dir_all(&wants).with_context(|| wants.display().to_string())?;
         symlink(format!("/usr/lib/systemd/system/{unit}"), wants.join(unit)).with_context(|| unit.to_owned())
     }
 
-    /// The pid of a process that PID 1 started, as the host counts.
+    /// The host PID of a process that PID 1 started.
     pub fn process(&self, comm: &str) -> Option<u32> {
         node::children_of(self.leader).into_iter().find(|&p| node::comm_of(p).as_deref() == Some(comm))
     }
@@ -157,7 +157,7 @@ impl SystemdNode {
         self.of_unit(unit, SERVICE, "NRestarts")
     }
 
-    /// Of its own pid namespace.
+    /// In the node's PID namespace.
     pub fn main_pid(&self, unit: &str) -> Result<u32> {
         self.of_unit(unit, SERVICE, "MainPID")
     }
@@ -227,8 +227,8 @@ fn start(groups: &[Cgroup], lower: &Path, scratch: &Path, hostname: &str, binds:
     Child::spawn("systemd", &mut command)
 }
 
-/// On v2 systemd can hand the memory controller on to its units only if no process is in the node's own cgroup: who waits for it goes back
-/// to where the lab is.
+/// On v2 systemd can delegate the memory controller to its units only if no process is in the node's own cgroup, so the waiting parent moves
+/// back to the lab's.
 fn leave_to_systemd(groups: &[Cgroup], outer: &Child) -> Result<()> {
     let memory = memory_group(groups)?;
     if memory.hierarchy().version == 2 {
@@ -243,7 +243,7 @@ fn group_in(hierarchy: &Hierarchy, what: &str) -> Result<Cgroup> {
     }
     let group = Cgroup::create(hierarchy, what)?.freeing_cache();
     if hierarchy.version == 1 && hierarchy.controllers.iter().any(|c| c == "cpuset") {
-        // A new v1 cpuset has neither cores nor memory, and nobody can join it.
+        // A new v1 cpuset has neither cores nor memory nodes, and nobody can join it.
         for file in ["cpuset.cpus", "cpuset.mems"] {
             let all = fs::read_to_string(hierarchy.mount_point.join(file)).with_context(|| file.to_owned())?;
             group.write(file, all.trim())?;

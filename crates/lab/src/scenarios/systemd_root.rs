@@ -1,4 +1,4 @@
-//! A small Debian with systemd, made once and kept: the lower layer of the scenarios that boot one.
+//! A small Debian with systemd, made once and kept: the lower layer for scenarios that boot it.
 
 use crate::guard::Child;
 use crate::interrupt;
@@ -27,7 +27,7 @@ pub fn is_built(root: &Path) -> bool {
     root.join("lib/systemd/systemd").exists()
 }
 
-/// Makes it if it is not there: 15 s and a Debian mirror.
+/// Makes it if it does not exist: takes 15 s and a Debian mirror.
 pub fn build() -> Result<PathBuf> {
     let root = location()?;
     if is_built(&root) {
@@ -35,7 +35,7 @@ pub fn build() -> Result<PathBuf> {
     }
     let parent = root.parent().context("CORONER_LAB_ROOT must not be /")?;
     fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
-    // One builder at a time; what is there afterwards is complete, for it gets its name last.
+    // One builder at a time. It is renamed last, so what exists is complete.
     let lock = File::create(root.with_extension("lock"))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     if is_built(&root) {
@@ -49,7 +49,7 @@ pub fn build() -> Result<PathBuf> {
     Ok(root)
 }
 
-/// In pid and mount namespaces of its own: killing the first process ends them all and takes their mounts along.
+/// In its own PID and mount namespaces: killing the first process ends all of them and their mounts.
 fn mmdebstrap(into: &Path) -> Result<()> {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]);

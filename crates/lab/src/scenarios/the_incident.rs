@@ -1,11 +1,11 @@
-//! All of it at once: a unit that nobody needs crashes and is restarted for ever, and leaves a dead memory cgroup each time; an agent of the
-//! node makes the kernel go through all of them; the core on which that happens also serves a network device, whose driver gives up.
+//! The whole chain: an unneeded unit crashes and is restarted for ever, leaving a dead memory cgroup each time; an agent makes the
+//! kernel walk all of them; the core on which that happens also serves a network device, whose driver gives up.
 //!
-//! What is real: systemd and the loop, the dead, the walk, the full core, the starved NAPI thread, the dropped packets. What had to be
-//! helped: a crashloop of 12 days does not fit into a test, so most of the dead were made beforehand with the unit's own path and in its own
-//! tmpfs; this kernel lets a NAPI thread in between the steps of a walk, so the walker has the largest share of its core that there is and the NAPI thread
-//! the smallest; and a veth has no driver that resets it, so the line that ENA's would print (2.17 and later, which name the core) is
-//! written to the kernel log whenever the NAPI thread has really not run for 5 s.
+//! Real: systemd and the crashloop, the dead cgroups, the walk, the full core, the starved NAPI thread, the dropped packets. Simulated: a
+//! crashloop of 12 days does not fit into a test, so most dead cgroups are made beforehand, with the unit's own path and tmpfs. This
+//! kernel lets a NAPI thread run between the steps of a walk, so the walker gets the largest weight on its core and the NAPI thread the
+//! smallest. A veth has no driver that resets it, so the lines that ENA would print (2.17 and later, which name the core) are written
+//! to the kernel log whenever the NAPI thread has really not run for 5 s.
 
 use super::crashloop_leak::restarting_service;
 use super::nic_starved::Wire;
@@ -40,13 +40,13 @@ pub const SCENARIO: Scenario = Scenario {
 
 const RESTARTS: u64 = 3;
 
-/// Between two passes the walker may sleep for a moment, and the poll runs. A dead cgroup takes 0.27 ms to visit: of fewer a pass would be
-/// shorter than the driver waits.
+/// The poll runs when the walker sleeps between two passes. Visiting a dead cgroup takes 0.27 ms: with fewer, a pass would be shorter
+/// than the driver's timeout.
 const LEAST: u64 = 24_000;
 const MOST: u64 = 32_000;
 const PACKETS_PER_SECOND: u64 = 10_000;
 
-/// The largest and the smallest share of a core that there is; an ordinary group has 1,024 on v1 and 100 on v2.
+/// The largest and smallest weight; the default is 1,024 on v1 and 100 on v2.
 const LARGEST: [(&str, &str); 2] = [("cpu.shares", "262144"), ("cpu.weight", "10000")];
 const SMALLEST: [(&str, &str); 2] = [("cpu.shares", "2"), ("cpu.weight", "1")];
 
@@ -62,7 +62,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
 
     let mut node = SystemdNode::boot(stage, |furniture| {
         furniture.spool(&agent)?;
-        // One page in a tmpfs, charged to the cgroup of this start of the unit, outlives both.
+        // One tmpfs page, charged to the cgroup of this start of the unit, outlives both.
         let body = format!("echo $$ > /var/lib/{agent}/f.$$\nexit {exit_status}\n");
         furniture.script(&format!("/usr/libexec/{agent}-agent"), &body)?;
         furniture.unit(&unit, &restarting_service(&agent, delay_ms, &format!("Slice={slice}\n")))
@@ -72,13 +72,13 @@ fn perform(stage: &mut Stage) -> Result<()> {
     node.enable(&unit, "multi-user.target")?;
     node.restart(&unit)?;
     let leaked = |node: &SystemdNode| Ok::<u64, anyhow::Error>(node.files_in(&format!("/var/lib/{agent}"))? - 1);
-    stage.until("the unit was restarted again and again", PATIENCE, || {
+    stage.until("the unit was restarted several times", PATIENCE, || {
         node.expect_running()?;
         let restarted = node.restarts(&unit).is_ok_and(|n| u64::from(n) >= RESTARTS);
         Ok((restarted && leaked(&node)? > RESTARTS).then_some(()))
     })?;
 
-    // Before the wire, which takes its NAPI thread along when it goes.
+    // Created before the wire, so dropped after it: the NAPI thread goes with the wire.
     let small = share_of_core("small", SMALLEST)?;
     let large = share_of_core("large", LARGEST)?;
     let mut wire = Wire::lay(stage, core, PACKETS_PER_SECOND)?;
@@ -142,7 +142,7 @@ fn share_of_core(what: &str, share: [(&str, &str); 2]) -> Result<Cgroup> {
     Ok(group)
 }
 
-/// Pages that keep most of the dead. Its drop frees them and waits until they are gone: the node's own end is slow with so many.
+/// Pages that keep most of the dead cgroups. Its drop frees them and waits: shutting down the node with that many is slow.
 struct Pins {
     file: PathBuf,
     count: u64,
@@ -151,7 +151,7 @@ struct Pins {
 }
 
 impl Pins {
-    /// As the unit itself would: its own path, its own tmpfs.
+    /// As the unit itself would: with its path and in its tmpfs.
     fn make(
         stage: &Stage,
         node: &SystemdNode,
@@ -181,7 +181,7 @@ impl Drop for Pins {
         if fs::remove_file(&self.file).is_err() {
             return;
         }
-        // Others are made meanwhile, but not so many.
+        // Others are created meanwhile, but not that many.
         let enough = |now: u64| before.is_none_or(|before| now + self.count / 10 * 9 <= before);
         let limit = Instant::now() + Duration::from_secs(30);
         while tracked_memcgs().is_some_and(|now| !enough(now)) && Instant::now() < limit {
@@ -190,18 +190,18 @@ impl Drop for Pins {
     }
 }
 
-/// What ENA's driver does: once a second or more it looks when the poll of a queue ran last, and resets the device after 5 s.
+/// Like the ENA driver, which checks about once a second when a queue was last polled, and resets the device after 5 s.
 struct Driver {
     core: u32,
     device: String,
-    /// What the NAPI thread had run, and when that was seen first.
+    /// The NAPI thread's run time, and when that value was first seen.
     ran_ns: u64,
     since: Instant,
     resets: u64,
 }
 
 const PAUSED_FOR: Duration = Duration::from_secs(5);
-/// The same in all runs: what earlier ones wrote stays in the log, as earlier resets of the one device.
+/// The same in all runs: lines of earlier runs stay in the log as earlier resets of the same device.
 const PCI: &str = "0000:20:03.0";
 
 impl Driver {

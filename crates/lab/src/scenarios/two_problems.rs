@@ -1,4 +1,4 @@
-//! Two troubles that have nothing to do with each other: a real-time thread owns one core, and elsewhere a job has too small a quota.
+//! Two unrelated problems: a real-time thread owns one core, and elsewhere a job has too small a quota.
 
 use super::cpu_throttle::Throttled;
 use super::rt_monopoly::Monopoly;

@@ -1,8 +1,8 @@
 //! Tens of thousands of dead memory cgroups, and a process that makes the kernel reclaim over them: one core is at 100 % system while
 //! the node's average looks fine.
 //!
-//! The walker is who is at work, but not who is to blame: its request is short where the dead are few. Who made the dead is gone, so
-//! the verdict must name where they lie.
+//! The walker does the work but is not to blame: with few dead cgroups its request is short. Whatever made them is gone, so the
+//! verdict must name where they are.
 
 use super::zombies::Graveyard;
 use super::{Need, PATIENCE, REAL_NS, Scenario, ms};
@@ -67,7 +67,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     }))
 }
 
-/// A process that wants a cgroup emptied, again and again.
+/// A process that asks the kernel to empty a cgroup, over and over.
 pub(super) struct Walker {
     pub child: Child,
 }
@@ -75,7 +75,7 @@ pub(super) struct Walker {
 const AGENTS: [&str; 5] = ["kubelet", "cadvisor", "memwatch", "nodeagent", "poolkeeper"];
 
 impl Walker {
-    /// On this core, over all below the cgroup; returns when it has been in the kernel for a while.
+    /// On this core, over everything below the cgroup; returns when it has been in the kernel for a while.
     pub fn start(stage: &mut Stage, core: u32, cgroup: &Path, more: &[&str]) -> Result<Walker> {
         let comm = name(&mut stage.draw);
         let mut command = actors::command("reclaim");
@@ -90,7 +90,7 @@ impl Walker {
         Ok(walker)
     }
 
-    /// What it ran in the kernel and in its own code, in nanoseconds.
+    /// Its system and user time, in nanoseconds.
     pub fn times(&self) -> Result<(u64, u64)> {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.child.pid())).context("the walker is gone")?;
         let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
@@ -102,7 +102,7 @@ impl Walker {
     }
 }
 
-/// As agents of a node are called; not two alike.
+/// A typical agent's name with a random tag.
 fn name(draw: &mut Draw) -> String {
     format!("{}-{}", draw.one_of(&AGENTS).unwrap_or("kubelet"), draw.tag())
 }

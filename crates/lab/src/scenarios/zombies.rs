@@ -1,4 +1,4 @@
-//! Memory cgroups that were removed but live on, because pages charged to them stay in a tmpfs.
+//! Removed memory cgroups that the kernel cannot free, because pages charged to them stay in a tmpfs.
 
 use super::{Need, PATIENCE, Scenario};
 use crate::actors;
@@ -20,7 +20,7 @@ pub const SCENARIO: Scenario = Scenario {
     perform,
 };
 
-/// Far above what we measured (0.7 ms each), far below for ever.
+/// We measured 0.7 ms each.
 const LIMIT_EACH: Duration = Duration::from_millis(50);
 
 fn perform(stage: &mut Stage) -> Result<()> {
@@ -49,7 +49,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
 
 /// A live cgroup whose children die, and the tmpfs whose pages keep them. Its drop frees them and waits until they are gone.
 pub(super) struct Graveyard {
-    // Dropped in this order: the pages go, then the dead are awaited, then their parent is removed.
+    // Dropped in this order: the pages are freed, the zombies awaited, then their parent is removed.
     pub tmpfs: TmpfsMount,
     freed: AwaitFreed,
     pub parent: Cgroup,
@@ -57,21 +57,21 @@ pub(super) struct Graveyard {
 }
 
 impl Graveyard {
-    /// With room for so many pages and files.
+    /// With room for this many pages and files.
     pub fn open(what: &str, pages: u64, files: u64) -> Result<Graveyard> {
         let page = rustix::param::page_size() as u64;
         let tracked_before = tracked_memcgs();
         let parent = Cgroup::with_controller("memory", what)?;
         let version = parent.hierarchy().version;
         parent.hierarchy().enable(parent.dir(), "memory")?;
-        // Before 5.11 v1 counts children only if told so; later kernels always do, and may lack the switch.
+        // Before 5.11 v1 counts children only with this switch; later kernels always do, and may lack it.
         let _ = parent.write("memory.use_hierarchy", "1");
         let freed = AwaitFreed { parent: parent.dir().to_owned(), version, tracked_before };
         let tmpfs = TmpfsMount::create("pins", (pages + 16) * page, files + 16)?;
         Ok(Graveyard { tmpfs, freed, parent, page })
     }
 
-    /// Makes `NAME-0` and so on below the parent, and removes them; each keeps a page of one file in the tmpfs.
+    /// Creates and removes `NAME-0` and so on below the parent; each is kept by a page of one file in the tmpfs.
     pub fn fill(&self, stage: &Stage, name: &str, count: u64) -> Result<()> {
         let home = self.parent.child("home")?;
         let mut command = actors::command("leak");
@@ -92,7 +92,7 @@ impl Graveyard {
         pinned(&self.parent, self.page)
     }
 
-    /// What every scenario with a graveyard tells of it, and these facts.
+    /// Adds the graveyard's facts to these.
     pub fn facts(&self, mut facts: Value) -> Value {
         facts["cgroup"] = json!(self.parent.path());
         facts["cgroup_version"] = json!(self.freed.version);
@@ -102,7 +102,7 @@ impl Graveyard {
     }
 }
 
-/// Runs an actor that makes so many dead cgroups, and waits until it is through.
+/// Runs an actor that makes `count` dead cgroups, and waits until it is done.
 pub(super) fn await_maker(stage: &Stage, command: &mut Command, count: u64) -> Result<()> {
     let mut maker = Child::spawn("zombie maker", command)?;
     stage.until("all the cgroups are made", LIMIT_EACH * count as u32 + PATIENCE, || match maker.ended()? {
@@ -112,9 +112,8 @@ pub(super) fn await_maker(stage: &Stage, command: &mut Command, count: u64) -> R
     })
 }
 
-/// How many removed children of `parent` are still there. v2 counts them; on v1 each holds one page that is not the kernel's, and
-/// no live child holds any. Not memory.stat: before 5.13 it leaves out what each CPU has not yet added up, up to 32 pages of each
-/// cgroup.
+/// How many removed children of `parent` are still there. v2 counts them; on v1 each holds one non-kernel page, and no live child
+/// holds any. Not from memory.stat: before 5.13 it omits what each CPU has not yet flushed, up to 32 pages per cgroup.
 pub(super) fn pinned(parent: &Cgroup, page: u64) -> Result<u64> {
     if parent.hierarchy().version == 2 {
         return parent.counter("cgroup.stat", "nr_dying_descendants ");
@@ -124,14 +123,14 @@ pub(super) fn pinned(parent: &Cgroup, page: u64) -> Result<u64> {
     Ok(charged.saturating_sub(kernel) / page)
 }
 
-/// Live and dead memory cgroups of the node, where /proc/cgroups tells (it does on v1).
+/// Live and dead memory cgroups of the node, if /proc/cgroups has them (v1).
 pub(super) fn tracked_memcgs() -> Option<u64> {
     let text = fs::read_to_string("/proc/cgroups").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("memory\t"))?;
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Its drop waits until the kernel has freed the zombies, so that the next look at the node does not count them.
+/// Its drop waits until the kernel has freed the zombies, so that nobody counts them later.
 pub(super) struct AwaitFreed {
     pub parent: PathBuf,
     pub version: u8,
@@ -139,7 +138,7 @@ pub(super) struct AwaitFreed {
 }
 
 impl AwaitFreed {
-    /// Others make and remove cgroups meanwhile, so that an exact match may never come.
+    /// Others create and remove cgroups meanwhile, so an exact match may never come.
     const SLACK: u64 = 20;
 
     fn done(&self) -> bool {

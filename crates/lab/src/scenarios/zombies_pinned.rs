@@ -1,6 +1,6 @@
-//! Memory cgroups that were removed but live on for different reasons: files in a tmpfs, and the page cache of a file on ext4.
+//! Removed memory cgroups that are kept for different reasons: files in a tmpfs, and page cache of a file on ext4.
 //!
-//! Each keeps exactly one page, so that what a diagnosis must say is known to the byte: parent, names, count, bytes of each kind,
+//! Each holds exactly one page, so what a diagnosis must say is known to the byte: parent, names, count, bytes of each kind,
 //! and each file with what it keeps.
 
 use super::zombies::{AwaitFreed, await_maker, pinned, tracked_memcgs};
@@ -26,7 +26,7 @@ pub const SCENARIO: Scenario = Scenario {
 
 const WORDS: [&str; 6] = ["ingest", "render", "shuffle", "tokenize", "reindex", "evaluate"];
 
-/// Of the half that a tmpfs keeps, one sixth, two and three: so the order of the files by size is known.
+/// The tmpfs files keep one, two and three sixths of their half, so their order by size is known.
 const TMPFS_FILES: u64 = 3;
 const SHARES: u64 = 6;
 
@@ -39,11 +39,11 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let parent = Cgroup::with_controller("memory", &format!("pool-{}", stage.draw.tag()))?;
     let version = parent.hierarchy().version;
     parent.hierarchy().enable(parent.dir(), "memory")?;
-    // Before 5.11 v1 counts children only if told so; later kernels always do, and may lack the switch.
+    // Before 5.11 v1 counts children only with this switch; later kernels always do, and may lack it.
     let _ = parent.write("memory.use_hierarchy", "1");
-    // Stays: a live cgroup among the dead.
+    // Stays: a live cgroup among the dead ones.
     let home = parent.child("home")?;
-    // Drops run backwards: the files go, then the zombies are awaited, then their parent is removed.
+    // Drops run backwards: the files are removed, the zombies awaited, then their parent is removed.
     let _freed = AwaitFreed { parent: parent.dir().to_owned(), version, tracked_before };
 
     let (name, tag) = (stage.draw.one_of(&WORDS).unwrap_or("ingest"), stage.draw.tag());
@@ -63,7 +63,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let in_ext4 = count - in_tmpfs;
     let contents = vec![b'x'; (in_ext4 * page) as usize];
     let ext4 = Ext4Mount::with_file("layer", &format!("layer-{tag}.bin"), &contents)?;
-    // Opening it reads what the kernel needs to know of it: not at the expense of the first zombie.
+    // Open it here, so that its metadata is not charged to the first zombie.
     let layer = File::open(ext4.file()).with_context(|| ext4.file().display().to_string())?;
     let mapping = Mapping::of(layer.as_fd(), contents.len()).context("cannot map the file on ext4")?;
     ensure!(mapping.resident()? == 0, "{} is in memory before anyone read it", ext4.file().display());
@@ -72,11 +72,11 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let resident = mapping.resident()? as u64;
     ensure!(resident == in_ext4, "somebody dropped the page cache: {resident} of {in_ext4} pages are left");
     mapping.touch();
-    // From here on nobody takes one: a page that is read again belongs to its reader, not to the dead cgroup.
+    // From here on the pages must stay: one that is read again is charged to its reader, not to the dead cgroup.
     let _held = mapping.hold_pages().context("cannot hold the pages of the file on ext4")?;
     files.push(kept_by(ext4.file(), "ext4", in_ext4, page));
     files.reverse();
-    // Only what is on a list can be found by its file. Without it a few zombies have no file yet.
+    // Files are found through the LRU lists. Without this, a few zombies have no file yet.
     let drained = drain_lru_batches().is_ok();
 
     stage
@@ -104,7 +104,7 @@ fn kept_by(file: &Path, filesystem: &str, zombies: u64, page: u64) -> Value {
     json!({"path": file, "filesystem": filesystem, "zombies": zombies, "bytes": zombies * page})
 }
 
-/// Starts those who make the cgroups, one after the other.
+/// Runs the actors that make the cgroups, one after the other.
 struct Makers<'s> {
     stage: &'s Stage,
     parent: &'s Cgroup,

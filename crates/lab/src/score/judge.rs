@@ -1,73 +1,73 @@
-//! An answer of `coroner diagnose --json` held against what the scenario says is true.
+//! Compares an answer of `coroner diagnose --json` with the scenario's truth.
 
 use crate::truth::{Expected, ExpectedVerdict, Subject, Truth};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What was made of one answer.
+/// The judgement of one answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Judgement {
-    /// A scenario in which nothing is wrong.
+    /// Nothing is wrong in this scenario.
     pub control: bool,
-    /// The verdicts that there must be.
+    /// The expected verdicts.
     pub asked: Vec<Asked>,
-    /// How many verdicts were given that count as a claim.
+    /// Verdicts given, of severity warning or worse.
     pub given: usize,
-    /// Verdicts that nobody asked for.
+    /// Verdicts that were not expected.
     pub extra: Vec<String>,
-    /// Verdicts called proven that blame the wrong one.
+    /// Proven verdicts that blame the wrong culprit.
     pub proven_wrong: Vec<String>,
-    /// What a node on which nothing is wrong was accused of.
+    /// Warnings about a node on which nothing is wrong.
     pub false_alarms: Vec<String>,
-    /// All that is otherwise than it should be, in words.
+    /// Everything that is wrong, in words.
     pub faults: Vec<String>,
-    /// What was found to hurt, and has no verdict.
+    /// Problems without a verdict.
     pub unexplained: Vec<String>,
 }
 
-/// One verdict that there must be.
+/// An expected verdict.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Asked {
     pub root_cause: String,
     pub right_root_cause: bool,
     /// `None`: nobody in particular is to blame.
     pub right_culprit: Option<bool>,
-    /// Codes that should have followed and did not.
+    /// Expected codes that are not in the chain.
     pub missing_in_chain: Vec<String>,
 }
 
 impl Asked {
-    /// The cause, and whose fault it is.
+    /// Both root cause and culprit are right.
     pub fn right(&self) -> bool {
         self.right_root_cause && self.right_culprit != Some(false)
     }
 }
 
 impl Judgement {
-    /// Every cause was named, and every culprit.
+    /// Every root cause and culprit was named.
     pub fn right(&self) -> bool {
         self.asked.iter().all(Asked::right)
     }
 }
 
-/// What the node was asked.
+/// How coroner was asked.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Asking<'a> {
     pub no_bpf: bool,
-    /// An answer from before the scenario: what the kernel log told already then is none of its fault.
+    /// An answer from before the scenario: what the kernel log said then is not the scenario's.
     pub earlier: Option<&'a Value>,
-    /// The machine has others to serve, and perhaps too little for all: what is said of them is not held against the answer.
+    /// The machine also runs other work, perhaps too much: findings about that are not faults.
     pub on_any_machine: bool,
 }
 
-/// What the kernel log tells of the last day: a machine may have a past.
+/// Findings from the last day's kernel log: a machine may have a past.
 const CODES_WITH_A_PAST: [&str; 5] = ["oom-kill", "nic-reset", "kernel-stall", "gpu-xid", "conntrack-full"];
 
-/// What a machine that has others to serve may be short of, whatever the scenario does.
+/// Shortages that a shared machine may have, whatever the scenario does.
 const SHORTAGE: [&str; 2] = ["cpu-steal", "cpu-contention"];
 
-/// Which facts name something that the scenario made.
+/// Facts that name something the scenario made.
 const OWN: [&str; 8] = ["comm", "comms", "cgroup", "unit", "unit_cgroup", "child", "supervisor", "device"];
 
 const SEVERITIES: [&str; 3] = ["info", "warning", "critical"];
@@ -76,7 +76,7 @@ const WARNING: usize = 1;
 #[derive(Debug, Clone, Deserialize)]
 struct Answer {
     findings: Vec<Finding>,
-    /// Absent in answers of a version that gave none.
+    /// Absent in answers of older versions.
     verdicts: Option<Vec<Verdict>>,
     #[serde(default)]
     unexplained: Vec<Unexplained>,
@@ -93,7 +93,7 @@ struct Finding {
     severity: String,
     subject: Subject,
     title: String,
-    /// The whole of it, to look for names in.
+    /// The whole finding as JSON, to search for names.
     #[serde(skip)]
     text: String,
 }
@@ -120,7 +120,7 @@ struct Link {
     to: Named,
 }
 
-/// An error if it is no such answer.
+/// An error if the answer has another form.
 pub fn judge(truth: &Truth, answer: &Value, asking: Asking<'_>) -> Result<Judgement> {
     let mut told = read(answer)?;
     if let Some(earlier) = asking.earlier {
@@ -146,7 +146,7 @@ pub fn judge(truth: &Truth, answer: &Value, asking: Asking<'_>) -> Result<Judgem
         let given = told.verdicts.context("the answer has no verdicts")?;
         judge_verdicts(expected, &given, asking.no_bpf, &counts, &mut judgement)?;
         for Unexplained { finding } in &told.unexplained {
-            judgement.unexplained.push(format!("not explained: {} ({})", finding.code, finding.title));
+            judgement.unexplained.push(format!("unexplained: {} ({})", finding.code, finding.title));
         }
     }
     Ok(judgement)
@@ -167,7 +167,7 @@ fn is_expected(truth: &Truth, code: &str) -> bool {
     truth.expect.iter().any(|e| e.code == code) || verdicts.any(|v| v.is(code) || v.chain.iter().any(|c| c == code))
 }
 
-/// The names among the facts of a scenario of what it made.
+/// Collects the names of what the scenario made from its facts.
 fn own_names(key: &str, value: &Value, names: &mut Vec<String>) {
     match value {
         Value::Object(facts) => facts.iter().for_each(|(key, value)| own_names(key, value, names)),
@@ -177,7 +177,7 @@ fn own_names(key: &str, value: &Value, names: &mut Vec<String>) {
     }
 }
 
-/// Takes out what was told before, unless the scenario is about just that.
+/// Removes what was already reported before, unless the scenario is about that.
 fn forget_the_past(told: &mut Answer, earlier: &Answer, truth: &Truth) {
     let past = |code: &str, subject: &Subject| {
         CODES_WITH_A_PAST.contains(&code)
@@ -191,7 +191,7 @@ fn forget_the_past(told: &mut Answer, earlier: &Answer, truth: &Truth) {
     told.unexplained.retain(|u| !past(&u.finding.code, &u.finding.subject));
 }
 
-/// `counts`: whether what speaks so may be held against the answer.
+/// `counts`: whether a text is about the scenario, so that it may be a fault.
 fn judge_findings(
     truth: &Truth,
     findings: &[Finding],
@@ -204,21 +204,21 @@ fn judge_findings(
         }
     }
     for finding in findings.iter().filter(|f| truth.forbid.contains(&f.code) && counts(&f.text)) {
-        judgement.faults.push(format!("found although it is not so: {} ({})", finding.code, finding.title));
+        judgement.faults.push(format!("found, but must not be: {} ({})", finding.code, finding.title));
     }
     let Some(most) = &truth.max_severity else { return Ok(()) };
     let most = rank(most)?;
     for finding in findings {
         if rank(&finding.severity)? > most && counts(&finding.text) {
             let fault = format!("{} {} ({})", finding.severity, finding.code, finding.title);
-            judgement.faults.push(format!("all is well, but: {fault}"));
+            judgement.faults.push(format!("false alarm: {fault}"));
             judgement.false_alarms.push(fault);
         }
     }
     Ok(())
 }
 
-/// What is wrong with the finding that there must be.
+/// What is wrong with an expected finding.
 fn fault_of(expected: &Expected, findings: &[Finding]) -> Result<Option<String>> {
     let about = |f: &&Finding| f.code == expected.code && is_about(expected.subject.as_ref(), &f.subject);
     let Some(found) = findings.iter().find(about) else {
@@ -245,7 +245,7 @@ fn judge_verdicts(
             left.push(verdict);
         }
     }
-    // Without BPF a chain that rests on names of the dead falls apart: its pieces are neither asked for nor held against it.
+    // Without BPF a chain that needs names of dead cgroups breaks apart: its pieces are neither expected nor faults.
     let (unasked, asked): (Vec<_>, Vec<_>) = expected.iter().partition(|e| no_bpf && e.needs_bpf);
     left.retain(|v| {
         let code = &v.root_cause.code;
@@ -270,7 +270,7 @@ fn judge_verdicts(
         if !counts(&format!("{} {words}", verdict.root_cause.title)) {
             continue;
         }
-        // A piece of the story that was not joined to it still blames the right one.
+        // An unlinked part of the chain may still blame the right culprit.
         let right_one = asked.iter().any(|e| e.culprit.is_some() && blames(verdict, e) == Some(true));
         if verdict.certainty == "proven" && !right_one {
             judgement.proven_wrong.push(words.clone());
@@ -278,7 +278,7 @@ fn judge_verdicts(
         if judgement.control {
             judgement.false_alarms.push(words.clone());
         }
-        judgement.faults.push(format!("a verdict that nobody asked for: {words}"));
+        judgement.faults.push(format!("unexpected verdict: {words}"));
         judgement.extra.push(words);
     }
     Ok(())
@@ -314,7 +314,7 @@ fn judge_one(expected: &ExpectedVerdict, given: Option<&Verdict>, judgement: &mu
 /// `None` if nobody in particular is to blame.
 fn blames(verdict: &Verdict, expected: &ExpectedVerdict) -> Option<bool> {
     let root = &verdict.root_cause;
-    // A remedy, or the rest of the story, may name others.
+    // Not the remedy or the rest of the story: they may name others.
     let said = [&root.subject.name, &root.title, &verdict.because];
     expected.culprit.as_ref().map(|culprit| said.iter().any(|text| names(text, culprit)))
 }
@@ -334,7 +334,7 @@ fn is_about(expected: Option<&Subject>, subject: &Subject) -> bool {
     expected.is_none_or(|expected| expected == subject)
 }
 
-/// Whether the text has this name, and not only as a part of a longer one.
+/// Whether the text contains this name, and not only as part of a longer one.
 fn names(text: &str, name: &str) -> bool {
     let joins = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     text.match_indices(name).any(|(at, _)| {

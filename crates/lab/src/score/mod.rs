@@ -1,4 +1,4 @@
-//! `coroner-lab score`: every scenario with seeds of its own, coroner asked blind, its answers held against the truth.
+//! `coroner-lab score`: runs every scenario with its own seeds, asks coroner blind, and compares its answers with the truth.
 
 pub mod judge;
 mod run;
@@ -11,7 +11,7 @@ use crate::scenarios::{self, Scenario};
 use anyhow::{Context, Result, bail, ensure};
 use judge::{Asking, Judgement, judge};
 pub use run::BUSY;
-use run::{Question, Said};
+use run::{Answers, Question};
 use serde::Serialize;
 use serde_json::json;
 use std::fs;
@@ -20,25 +20,25 @@ use sums::Sums;
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Score {
-    /// How often each scenario is run.
+    /// Runs of each scenario.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
-    /// Decides the seeds of all runs; drawn if not given.
+    /// Seed for the seeds of all runs. [default: random]
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Print one JSON document (schema coroner-lab.score/1); what happens is told on standard error then.
+    /// Print one JSON document (schema coroner-lab.score/1); progress goes to standard error.
     #[arg(long)]
     pub json: bool,
     /// Only these scenarios.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// [default: the coroner beside this program]
+    /// The coroner to test. [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     pub coroner: Option<PathBuf>,
-    /// Let coroner use no BPF; what rests on names of the dead is then not asked for.
+    /// Run coroner without BPF; names of dead cgroups are then not expected.
     #[arg(long)]
     pub no_bpf: bool,
-    /// How long coroner watches. [default: as long as it does by itself]
+    /// How long coroner watches. [default: coroner's own default]
     #[arg(long = "for", value_name = "DURATION")]
     pub watch: Option<String>,
     /// Keep answer and truth of each run with a fault in this directory.
@@ -55,19 +55,19 @@ pub struct Run {
     pub seed: u64,
     /// From the start of `coroner diagnose` to its end.
     pub seconds: f64,
-    /// How busy others kept the machine before there was any trouble, in percent of all cores: what is judged should be the scenario's.
+    /// How busy others kept the machine before the scenario, in percent of all cores.
     pub busy_before: u64,
     pub judgement: Judgement,
 }
 
 impl Run {
-    /// What it shows may be the trouble of others.
+    /// Its findings may be about other work on the machine.
     pub fn was_disturbed(&self) -> bool {
         self.busy_before >= BUSY
     }
 }
 
-/// What stood in the way of a run.
+/// A run that failed, and why.
 #[derive(Debug, Serialize)]
 pub struct NotRun {
     pub scenario: &'static str,
@@ -76,19 +76,19 @@ pub struct NotRun {
     pub why: String,
 }
 
-/// Whether the bars were reached. An error if it cannot even start, or was interrupted.
+/// Whether the bars were reached. An error if it cannot start, or was interrupted.
 pub fn score(score: &Score, seed: u64) -> Result<Outcome> {
     let chosen = chosen(&score.only)?;
     let coroner = match &score.coroner {
         Some(path) => path.clone(),
-        None => std::env::current_exe().context("where is this program?")?.with_file_name("coroner"),
+        None => std::env::current_exe().context("cannot find this program's own path")?.with_file_name("coroner"),
     };
     if let Some(watch) = &score.watch {
         let number = watch.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let is_long = number.parse::<f64>().is_ok_and(|n| n > 0.0) && number.len() < watch.len();
-        ensure!(is_long, "--for {watch}: not a length of time such as 5s or 500ms");
+        ensure!(is_long, "--for {watch}: expected a duration such as 5s or 500ms");
     }
-    ensure!(coroner.is_file(), "{} is not there: build it, or use --coroner", coroner.display());
+    ensure!(coroner.is_file(), "{} does not exist: build it, or use --coroner", coroner.display());
     if let Some(dir) = &score.keep {
         fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     }
@@ -145,9 +145,8 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Scenario>> {
     if only.is_empty() {
         return Ok(scenarios::ALL.iter().collect());
     }
-    let find = |name: &String| {
-        scenarios::find(name).with_context(|| format!("there is no scenario {name}; see `coroner-lab list`"))
-    };
+    let find =
+        |name: &String| scenarios::find(name).with_context(|| format!("no scenario {name}; see `coroner-lab list`"));
     only.iter().map(find).collect()
 }
 
@@ -172,7 +171,7 @@ fn one(scenario: &Scenario, seed: u64, number: u32, question: &Question, keep: O
     Ok(run)
 }
 
-fn keep_run(dir: &Path, run: &Run, said: &Said) -> Result<()> {
+fn keep_run(dir: &Path, run: &Run, said: &Answers) -> Result<()> {
     let stem = format!("{}-{}", run.scenario, run.seed);
     let truth = json!({"scenario": run.scenario, "seed": run.seed, "truth": said.truth, "judgement": run.judgement});
     for (what, document) in [("answer", &said.answer), ("truth", &truth)] {
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scenario_that_is_not_there_cannot_be_chosen() {
+    fn an_unknown_scenario_is_an_error() {
         assert!(chosen(&["idle".to_owned(), "no-such".to_owned()]).is_err());
         assert_eq!(chosen(&["idle".to_owned()]).unwrap().len(), 1);
         assert_eq!(chosen(&[]).unwrap().len(), scenarios::ALL.len());

@@ -1,4 +1,4 @@
-//! One run: the scenario is made, coroner is asked blind, the scenario ends.
+//! One run: start the scenario, ask coroner blind, end the scenario.
 
 use crate::draw::Draw;
 use crate::guard::Child;
@@ -12,43 +12,43 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What coroner is asked with in every run.
+/// How coroner is run each time.
 #[derive(Debug, Clone)]
 pub struct Question {
     pub coroner: PathBuf,
     pub no_bpf: bool,
-    /// As `--for` takes it; coroner's own default if not given.
+    /// For `--for`; `None`: coroner's own default.
     pub watch: Option<String>,
 }
 
-/// What was said of one scenario.
+/// The answers about one scenario.
 #[derive(Debug)]
-pub struct Said {
+pub struct Answers {
     pub truth: Truth,
     pub answer: Value,
-    /// What coroner said before there was any trouble.
+    /// Coroner's answer before the scenario.
     pub earlier: Value,
-    /// How busy others kept the machine before that, in percent of all its cores.
+    /// How busy others kept the machine before that, in percent of all cores.
     pub busy_before: u64,
     /// From the start of `coroner diagnose` to its end.
     pub took: Duration,
 }
 
-/// Longer than any diagnosis: one that takes so long hangs.
+/// A diagnosis that takes longer hangs.
 const HANGS: Duration = Duration::from_secs(120);
 
-/// A machine that others keep this busy has troubles of its own, in percent of all its cores.
+/// In percent of all cores: a machine that others keep this busy may have problems of its own.
 pub const BUSY: u64 = 20;
-/// So often it is looked whether others leave the machine alone; then the run is made all the same, and says so.
+/// How often to check whether the machine is idle before running anyway.
 const LOOKS: u32 = 10;
-/// How long each look takes.
+/// The length of each check.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The trouble stays until it is told to go.
+/// Longer than a run: the scenario is ended by a signal.
 const HOLD_SECONDS: &str = "600";
 
-/// One scenario with one seed, alone on the machine among those who use the lab.
-pub fn run(scenario: &str, seed: u64, question: &Question) -> Result<Said> {
+/// Runs one scenario with one seed, under the lab's lock.
+pub fn run(scenario: &str, seed: u64, question: &Question) -> Result<Answers> {
     let _turn = take_turn()?;
     let busy_before = wait_for_idle(busy_for_a_while)?;
     let mut before = Command::new(&question.coroner);
@@ -62,7 +62,7 @@ pub fn run(scenario: &str, seed: u64, question: &Question) -> Result<Said> {
     let took = started.elapsed();
     let truth = live.truth.clone();
     live.stop().with_context(|| format!("{scenario} did not hold"))?;
-    Ok(Said { truth, answer: parse(&text)?, earlier, busy_before, took })
+    Ok(Answers { truth, answer: parse(&text)?, earlier, busy_before, took })
 }
 
 fn take_turn() -> Result<HostLock> {
@@ -81,7 +81,7 @@ fn take_turn() -> Result<HostLock> {
     }
 }
 
-/// Lack of CPU on a busy machine is real, and coroner tells of it: what is judged should be the scenario's. How busy it was at last.
+/// Coroner rightly reports a shortage of CPU on a busy machine, but only the scenario should be judged. Returns the last busy percentage.
 fn wait_for_idle(mut busy: impl FnMut() -> Result<u64>) -> Result<u64> {
     let mut percent = busy()?;
     for look in 1..LOOKS {
@@ -96,7 +96,7 @@ fn wait_for_idle(mut busy: impl FnMut() -> Result<u64>) -> Result<u64> {
     Ok(percent)
 }
 
-/// In percent of all cores. We only sleep: it is the work of others.
+/// In percent of all cores. We only sleep, so it is others' work.
 fn busy_for_a_while() -> Result<u64> {
     let before = CoreTimes::now()?;
     interrupt::pause(LOOK);
@@ -107,11 +107,11 @@ fn busy_for_a_while() -> Result<u64> {
     Ok(busy.values().sum::<u64>() / busy.len().max(1) as u64)
 }
 
-/// What an engineer at the node knows without knowing what is wrong: where its systemd is, that its log may be trusted.
+/// What an engineer on the node knows without knowing what is wrong: where its systemd is, and that its log can be trusted.
 fn arguments(truth: &Truth, seed: u64, question: &Question) -> Vec<String> {
     let mut arguments = match &question.watch {
         Some(watch) => vec!["--for".to_owned(), watch.clone()],
-        // Else the past of a recorder that happens to run here would be judged.
+        // Otherwise a running recorder's past would be judged.
         None => vec!["--no-recorder".to_owned()],
     };
     if question.no_bpf {
@@ -126,7 +126,7 @@ fn arguments(truth: &Truth, seed: u64, question: &Question) -> Vec<String> {
     arguments
 }
 
-/// The scenario's own, or one of several that are broken.
+/// The scenario's own bus, or one of its broken ones.
 fn bus(truth: &Truth, seed: u64) -> Option<String> {
     if let Some(bus) = truth.facts.get("bus").and_then(Value::as_str) {
         return Some(bus.to_owned());
@@ -135,7 +135,7 @@ fn bus(truth: &Truth, seed: u64) -> Option<String> {
     Draw::new(seed).one_of(&buses).map(str::to_owned)
 }
 
-/// What it prints; it is ended on Ctrl-C, and if it hangs.
+/// Its output; ends it on Ctrl-C, or if it hangs.
 fn output_of(command: &mut Command) -> Result<Vec<u8>> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let (mut child, mut stdout) = Child::spawn_with_stdout("coroner diagnose", command)?;
@@ -150,7 +150,7 @@ fn output_of(command: &mut Command) -> Result<Vec<u8>> {
                 break status;
             }
             if interrupt::requested() || Instant::now() > limit {
-                // Its end ends the reader, too.
+                // This also ends the reader.
                 drop(child);
                 bail!(if interrupt::requested() { "interrupted" } else { "coroner diagnose hangs" });
             }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn coroner_is_told_where_to_look_and_nothing_else() {
+    fn coroner_only_learns_where_to_look() {
         let plain = Truth::new(json!({"core": 1, "comm": "spin-ab12"}));
         assert_eq!(arguments(&plain, 1, &question(None, false)), ["--no-recorder"]);
         let node = Truth::new(json!({"bus": "unix:path=/x", "trust_user_log": true}));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_waited_for_but_not_for_ever() {
+    fn waiting_for_an_idle_machine_ends() {
         let mut percents = [90, 40, BUSY - 1, 90].into_iter();
         assert_eq!(wait_for_idle(|| percents.next().context("asked too often")).unwrap(), BUSY - 1);
         let mut looks = 0;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_examination_counts() {
+    fn a_failed_diagnosis_is_an_error() {
         let sh = |script: &str| output_of(Command::new("sh").args(["-c", script]));
         assert_eq!(sh("echo '{}'; exit 1").unwrap(), b"{}\n");
         assert!(sh("echo '{}'; exit 2").is_err());

@@ -1,11 +1,11 @@
-//! All runs added up, and held against the bars.
+//! Sums over all runs, compared with the bars.
 
 use super::Run;
 use super::judge::{Asked, Judgement};
 use crate::scenarios::Scenario;
 use serde::Serialize;
 
-/// Of the runs in which something is wrong, at least so many must name the right root cause and the right culprit.
+/// The share of runs with a problem that must name the right root cause and culprit.
 const RIGHT: f64 = 0.95;
 /// From `coroner diagnose` to the verdict.
 const SECONDS: f64 = 10.0;
@@ -13,11 +13,11 @@ const SECONDS: f64 = 10.0;
 #[derive(Debug, Serialize)]
 pub struct Sums {
     pub scenarios: Vec<ScenarioSums>,
-    /// Of the verdicts that were given, so many have a root cause that there is. `None`: none was given.
+    /// Share of the given verdicts with a real root cause. `None`: none was given.
     pub precision: Option<f64>,
-    /// Of the root causes that there are, so many were named. `None`: there are none.
+    /// Share of the real root causes that were named. `None`: there are none.
     pub recall: Option<f64>,
-    /// Of those who are to blame, so many were named.
+    /// Share of the culprits that were named.
     pub culprit_accuracy: Option<f64>,
     pub time_to_verdict: Option<Times>,
     pub bars: Vec<Bar>,
@@ -27,14 +27,14 @@ pub struct Sums {
 pub struct ScenarioSums {
     pub scenario: &'static str,
     pub runs: usize,
-    /// Nothing is wrong there.
+    /// Nothing is wrong in it.
     pub control: bool,
-    /// Runs that ask for a verdict.
+    /// Runs that expect a verdict.
     pub asking: usize,
     pub right_root_cause: usize,
     pub right_culprit: usize,
     pub right_chain: usize,
-    /// Verdicts that nobody asked for; in a control a warning without a verdict counts as one.
+    /// Unexpected verdicts; in a control, a warning without a verdict counts as one.
     pub extra: usize,
     pub seconds: Option<Times>,
 }
@@ -100,7 +100,7 @@ impl Times {
     fn of(mut seconds: Vec<f64>) -> Option<Times> {
         seconds.sort_by(f64::total_cmp);
         let worst = *seconds.last()?;
-        // Of an even number there are two in the middle.
+        // An even number has two in the middle.
         let (low, high) = (seconds[(seconds.len() - 1) / 2], seconds[seconds.len() / 2]);
         Some(Times { median: (low + high) / 2.0, worst })
     }
@@ -179,13 +179,13 @@ mod tests {
         Sums::of(&scenarios, runs)
     }
 
-    /// Which bars hold.
+    /// Which bars are reached.
     fn held(runs: &[Run]) -> [bool; 4] {
         sums(runs).bars.iter().map(|bar| bar.pass != Some(false)).collect::<Vec<_>>().try_into().unwrap()
     }
 
     #[test]
-    fn nineteen_of_twenty_are_enough() {
+    fn nineteen_of_twenty_suffice() {
         let mut runs: Vec<Run> = (0..19).map(|_| run("rt-monopoly", 6.0, asked(true, true))).collect();
         runs.push(run("rt-monopoly", 7.0, asked(true, false)));
         assert_eq!(held(&runs), [true; 4]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_lies_in_the_middle() {
+    fn the_median_of_an_even_number_is_the_mean_of_two() {
         let of = |seconds: &[f64]| Times::of(seconds.to_vec());
         assert_eq!(of(&[9.0, 1.0, 2.0]), Some(Times { median: 2.0, worst: 9.0 }));
         assert_eq!(of(&[4.0, 1.0]), Some(Times { median: 2.5, worst: 4.0 }));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn one_warning_in_a_control_one_slander_or_one_slow_answer_is_too_much() {
+    fn one_false_alarm_one_wrong_culprit_or_one_slow_answer_fails() {
         assert_eq!(held(&[run("idle", 1.0, control(&["core-saturated"]))]), [true, false, true, true]);
         let slander = Judgement { proven_wrong: vec!["agent[9]".to_owned()], ..asked(true, true) };
         assert_eq!(held(&[run("rt-monopoly", 1.0, slander)]), [true, true, false, true]);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_run_could_show_is_not_called_reached() {
+    fn an_unmeasured_bar_is_not_reached() {
         let only_control = sums(&[run("idle", 1.0, control(&[]))]);
         assert!(only_control.pass() && only_control.bars[0].reached.is_none());
         assert_eq!((only_control.precision, only_control.recall), (None, None));

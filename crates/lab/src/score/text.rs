@@ -1,4 +1,4 @@
-//! The score for people.
+//! The score as text.
 
 use super::judge::Judgement;
 use super::sums::{ScenarioSums, Sums, Times};
@@ -23,13 +23,13 @@ pub fn line(run: &Run) -> String {
     format!("{} {} (seed {}): {word}{hard}, {:.1} s{noise}", run.scenario, run.run, run.seed, run.seconds)
 }
 
-/// What the whole score says beside its bars if others were at work, too.
+/// A note below the bars if other work kept the machine busy.
 fn disturbed(runs: &[Run]) -> Option<String> {
     let busy: Vec<u64> = runs.iter().filter(|run| run.was_disturbed()).map(|run| run.busy_before).collect();
     let wrong = runs.iter().filter(|run| run.was_disturbed() && !run.judgement.faults.is_empty()).count();
     Some(format!(
-        "the machine was busy: up to {} % by others before {} of {} runs, {wrong} of them with faults. True lack of CPU counts as a \
-         fault: run these again on an idle machine before you believe them",
+        "the machine was busy: up to {} % by others before {} of {} runs, {wrong} of them with faults. A real shortage of CPU counts as \
+         a fault: repeat these runs on an idle machine before you believe them",
         busy.iter().max()?,
         busy.len(),
         runs.len()

@@ -1,4 +1,4 @@
-//! Why our BPF programs cannot run here, in words for [`Evidence::unseen`].
+//! Why our BPF programs cannot run here, worded for [`Evidence::unseen`].
 
 use std::error::Error;
 use std::io;
@@ -19,9 +19,9 @@ pub struct Blind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// A directory is examined, not the node we run on.
+    /// The root is a directory tree, not the running node.
     NotLive,
-    /// The user wants none.
+    /// Turned off by the user.
     Unwanted,
     Capability,
     Lockdown,
@@ -30,7 +30,7 @@ pub enum Reason {
     Btf,
     /// The kernel lacks what the programs need.
     Kernel,
-    /// The memory controller is not there.
+    /// No memory controller.
     NoMemoryController,
 }
 
@@ -39,7 +39,6 @@ impl Blind {
         Blind { reason, why: why.into(), how_to_see: how_to_see.into() }
     }
 
-    /// Notes in the evidence what is missing.
     pub fn note_as(&self, evidence: &mut Evidence, probe: &str, what: &str) {
         evidence.unseen(probe, what, self.why.clone(), self.how_to_see.clone());
     }
@@ -49,7 +48,7 @@ const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
-/// What this process may do, as far as BPF programs that read the kernel's memory are concerned.
+/// Whether this process may load BPF programs that read kernel memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
     /// Effective capabilities; `None` if /proc does not say.
@@ -60,20 +59,20 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// May they run here? If not, why not.
+    /// The reason if they may not run here.
     pub fn check(root: &Root) -> Result<Standing, Blind> {
         if !root.is_live() {
             return Err(Blind::new(
                 Reason::NotLive,
-                "a directory is examined, not the kernel of a node",
+                "this is a directory tree, not the running node",
                 "run on the node itself",
             ));
         }
         if !cfg!(all(target_endian = "little", target_pointer_width = "64")) {
             return Err(Blind::new(
                 Reason::Kernel,
-                "the BPF objects are for 64-bit little-endian machines",
-                "an x86-64 or arm64 node",
+                "the BPF programs are built for 64-bit little-endian machines only",
+                "use an x86-64 or arm64 node",
             ));
         }
         let standing = Standing::read(root);
@@ -99,13 +98,13 @@ impl Standing {
         self.capabilities.is_none_or(|set| set >> capability & 1 == 1)
     }
 
-    /// What forbids it before it is tried.
+    /// What is known to forbid it, without trying.
     fn forbids(&self) -> Option<Blind> {
         if self.confidential {
             return Some(Blind::new(
                 Reason::Lockdown,
-                "the kernel is locked down (confidentiality), so that BPF programs may not read its memory",
-                "boot with lockdown=integrity or none",
+                "kernel lockdown is in confidentiality mode: BPF programs may not read kernel memory",
+                "boot with lockdown=integrity, or without lockdown",
             ));
         }
         if self.has(CAP_SYS_ADMIN) || (!self.is_before(5, 8) && self.has(CAP_BPF) && self.has(CAP_PERFMON)) {
@@ -114,7 +113,7 @@ impl Standing {
         if self.is_before(5, 8) {
             return Some(Blind::new(
                 Reason::Capability,
-                "this process lacks CAP_SYS_ADMIN, which Linux before 5.8 wants for BPF",
+                "this process lacks CAP_SYS_ADMIN, which BPF needs before Linux 5.8",
                 "run as root (in a container: --privileged)",
             ));
         }
@@ -125,43 +124,39 @@ impl Standing {
         };
         Some(Blind::new(
             Reason::Capability,
-            format!("this process lacks {lacks}, which reading the kernel's memory by BPF needs"),
+            format!("this process lacks {lacks}, needed to read kernel memory with BPF"),
             "run as root, or with CAP_BPF and CAP_PERFMON (in a container: --privileged)",
         ))
     }
 
-    /// Why something failed although nothing known forbids it.
+    /// Why `what` failed although nothing known forbids it.
     pub fn explain(&self, what: &str, error: &(dyn Error + 'static)) -> Blind {
         let words = in_words(error);
         match errno(error) {
             Some(libc::EPERM | libc::EACCES) if !was_refused_by_verifier(error) => Blind::new(
                 Reason::Forbidden,
                 format!(
-                    "{what}: {words}, although the capabilities are there: seccomp or a security module forbids it"
+                    "{what}: {words}; the process has the capabilities, so seccomp or a security module forbids it"
                 ),
-                "run outside the container, or let its seccomp profile allow bpf and perf_event_open",
+                "run outside the container, or allow bpf and perf_event_open in its seccomp profile",
             ),
             _ => Blind::new(
                 Reason::Kernel,
                 format!("{what}: {words}{}", self.age()),
-                "a kernel from 5.4 on that is built with BPF and BTF",
+                "use Linux 5.4 or later, built with BPF and BTF",
             ),
         }
     }
 
     pub fn no_btf(&self, error: &(dyn Error + 'static)) -> Blind {
         if matches!(errno(error), Some(libc::EPERM | libc::EACCES)) {
-            let why = format!("/sys/kernel/btf/vmlinux may not be read: {}", in_words(error));
+            let why = format!("cannot read /sys/kernel/btf/vmlinux: {}", in_words(error));
             return Blind::new(Reason::Forbidden, why, "run as root");
         }
         Blind::new(
             Reason::Btf,
-            format!(
-                "the kernel does not describe its types (/sys/kernel/btf/vmlinux: {}){}",
-                in_words(error),
-                self.age()
-            ),
-            "a kernel from 5.4 on that is built with CONFIG_DEBUG_INFO_BTF; in a container, mount the host's /sys",
+            format!("no kernel type information (/sys/kernel/btf/vmlinux: {}){}", in_words(error), self.age()),
+            "use Linux 5.4 or later, built with CONFIG_DEBUG_INFO_BTF; in a container, mount the host's /sys",
         )
     }
 
@@ -192,17 +187,17 @@ fn chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn 
     })
 }
 
-/// The errno at the bottom of an error, if it is a system call's.
+/// The errno at the bottom of an error chain, if a system call failed.
 fn errno(error: &(dyn Error + 'static)) -> Option<i32> {
     chain(error).find_map(|e| e.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error)
 }
 
-/// All that the error says, from the outside in, on one line.
+/// The whole error chain on one line, outermost first.
 fn in_words(error: &(dyn Error + 'static)) -> String {
     let mut words: Vec<String> = Vec::new();
     for error in chain(error) {
         let text: String = error.to_string().lines().next().unwrap_or_default().chars().take(600).collect();
-        // Transparent errors say what their source says.
+        // Transparent errors repeat their source.
         if !words.iter().any(|said| said.ends_with(&text)) {
             words.push(text);
         }
@@ -210,7 +205,7 @@ fn in_words(error: &(dyn Error + 'static)) -> String {
     words.join(": ")
 }
 
-/// The verifier answers EACCES for a program that it does not believe: that is no lack of permission.
+/// The verifier returns EACCES for a program it rejects; that is not a missing permission.
 fn was_refused_by_verifier(error: &(dyn Error + 'static)) -> bool {
     let has_words = |e: &(dyn Error + 'static)| matches!(e.downcast_ref(), Some(Failure::Program { words, .. }) if !words.is_empty());
     chain(error).any(has_words) && errno(error) == Some(libc::EACCES)
@@ -253,11 +248,11 @@ mod tests {
             why(Standing::read(&Root::at(dir.path())))
         };
         assert_eq!(read("none integrity [confidentiality]\n").map(|w| w.0), Some(Reason::Lockdown));
-        assert_eq!(read("none [integrity] confidentiality\n"), None, "what /proc does not say forbids nothing");
+        assert_eq!(read("none [integrity] confidentiality\n"), None, "unknown capabilities forbid nothing");
     }
 
     #[test]
-    fn a_refusal_without_a_known_cause_is_put_on_the_container() {
+    fn eperm_without_a_known_cause_blames_seccomp() {
         let denied = aya::maps::MapError::CreateError {
             name: "OUT".into(),
             io_error: io::Error::from_raw_os_error(libc::EPERM),
@@ -272,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_by_the_verifier_is_no_lack_of_permission() {
+    fn a_program_rejected_by_the_verifier_is_not_a_missing_permission() {
         let refused = |words: &str| Failure::Program {
             name: "walk".into(),
             words: words.into(),
@@ -280,7 +275,7 @@ mod tests {
         };
         let blind = standing(ALL, (6, 1)).explain("cannot load", &refused("R1 invalid mem access 'scalar'"));
         assert_eq!(blind.reason, Reason::Kernel);
-        assert!(blind.why.contains("the program walk is refused (R1 invalid mem access 'scalar')"), "{}", blind.why);
+        assert!(blind.why.contains("BPF program walk rejected (R1 invalid mem access 'scalar')"), "{}", blind.why);
         assert_eq!(standing(ALL, (6, 1)).explain("cannot load", &refused("")).reason, Reason::Forbidden);
     }
 

@@ -1,5 +1,5 @@
-//! The committed BPF objects. Tests take those of the directory `CORONER_BPF_DIR` instead, if that is set: so `./check` runs what
-//! another clang makes of the sources.
+//! The committed BPF objects. Tests load them from `CORONER_BPF_DIR` instead, if set: `./check` tests objects built by another
+//! clang.
 
 /// The object `bpf/$name`.
 macro_rules! bpf_object {

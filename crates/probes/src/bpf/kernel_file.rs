@@ -1,4 +1,4 @@
-//! A large file of /sys whose content never changes, without a copy where the kernel allows that.
+//! A large, constant file of /sys: mapped where the kernel allows it, otherwise read.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -8,10 +8,9 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// The bytes of the file.
 pub(super) enum KernelFile {
-    /// The kernel's own pages, read-only. Its types can be had so from Linux 6.16 (kernel/bpf/sysfs_btf.c); reading them takes
-    /// a system call for each 4 KiB.
+    /// The kernel's own pages, read-only. BTF can be mapped since Linux 6.16 (kernel/bpf/sysfs_btf.c); reading it takes a
+    /// system call per 4 KiB.
     Mapped {
         start: NonNull<c_void>,
         length: usize,
@@ -25,7 +24,7 @@ impl KernelFile {
         let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);
         if length > 0
             && path.starts_with("/sys/")
-            // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+            // SAFETY: a new mapping at an address the kernel chooses touches no memory of ours.
             && let Ok(start) = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }
             && let Some(start) = NonNull::new(start)
         {
@@ -42,8 +41,8 @@ impl Deref for KernelFile {
 
     fn deref(&self) -> &[u8] {
         match self {
-            // SAFETY: mapped until drop, for so many bytes, and nobody can write to it: files of /sys that can be mapped for
-            // reading are the kernel's own constants.
+            // SAFETY: mapped with this length until drop, and nobody can write to it: /sys files that can be mapped for reading
+            // are kernel constants.
             KernelFile::Mapped { start, length } => unsafe {
                 std::slice::from_raw_parts(start.as_ptr().cast(), *length)
             },
@@ -66,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mapped_or_read_it_is_the_same() {
+    fn mapping_and_reading_give_the_same_bytes() {
         let path = "/sys/kernel/btf/vmlinux";
         let Ok(read) = std::fs::read(path) else { return coroner_lab::skip("needs /sys/kernel/btf/vmlinux") };
         let file = KernelFile::open(path).unwrap();
@@ -76,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_is_read() {
+    fn a_file_outside_sys_is_read() {
         let file = KernelFile::open("/proc/self/stat").unwrap();
         assert!(matches!(file, KernelFile::Read(_)) && !file.is_empty());
     }

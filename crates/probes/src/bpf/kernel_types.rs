@@ -1,7 +1,7 @@
-//! The kernel's description of its types (BTF), cut down to those that the BPF programs name.
+//! The kernel's type information (BTF), cut down to the types that our BPF programs name.
 //!
-//! The whole has more than 100,000 types. Parsing all of them and searching them for each name takes a third of a second and
-//! 30 MB; the few hundred that matter take milliseconds. Format: Documentation/bpf/btf.rst of the kernel.
+//! All of it is more than 100,000 types: parsing and searching them takes a third of a second and 30 MB. The few hundred that
+//! matter take milliseconds. Format: Documentation/bpf/btf.rst in the kernel sources.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -10,7 +10,7 @@ use aya::{Btf, Endianness};
 
 use super::kernel_file::KernelFile;
 
-/// Those of the running kernel's types that our objects name, and what they contain.
+/// The running kernel's types that our objects name, and the types these contain.
 pub struct KernelTypes {
     btf: Btf,
 }
@@ -18,7 +18,7 @@ pub struct KernelTypes {
 impl KernelTypes {
     pub const FILE: &str = "/sys/kernel/btf/vmlinux";
 
-    /// As far as these objects want them.
+    /// The types that `objects` name.
     pub fn of_running_kernel(objects: &[&[u8]]) -> io::Result<KernelTypes> {
         let malformed = |e: &dyn std::error::Error| io::Error::new(io::ErrorKind::InvalidData, e.to_string());
         let mut wanted = HashSet::new();
@@ -29,7 +29,7 @@ impl KernelTypes {
             }
         }
         let whole = KernelFile::open(KernelTypes::FILE)?;
-        // BTF that we do not understand, the loader may.
+        // aya may understand BTF that we do not.
         let cut = cut_down(&whole, &wanted);
         let btf = Btf::parse(cut.as_deref().unwrap_or(&whole), Endianness::default()).map_err(|e| malformed(&e))?;
         Ok(KernelTypes { btf })
@@ -41,7 +41,7 @@ impl KernelTypes {
 }
 
 const MAGIC: u16 = 0xeb9f;
-/// The header as far as we need it: magic, version, flags, its length, then offsets and lengths of types and strings.
+/// The part of the header we need: magic, version, flags, header length, offsets and lengths of types and strings.
 const HEADER: usize = 24;
 const TYPE: usize = 12;
 
@@ -65,7 +65,7 @@ const DECL_TAG: u32 = 17;
 const TYPE_TAG: u32 = 18;
 const ENUM64: u32 = 19;
 
-/// Types and strings of BTF; `None` if it is not BTF as we know it.
+/// The type and string sections; `None` if this is not BTF we understand.
 fn sections(btf: &[u8]) -> Option<(&[u8], &[u8])> {
     if u16::from_le_bytes(btf.get(..2)?.try_into().ok()?) != MAGIC {
         return None;
@@ -78,7 +78,7 @@ fn sections(btf: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((section(8, 12)?, section(16, 20)?))
 }
 
-/// The names of all structs, unions and enums, without what follows `___`: that tells apart what different kernels call alike.
+/// The names of all structs, unions and enums, without the `___` suffix that marks versions of one type (CO-RE flavors).
 fn names(btf: &[u8], into: &mut HashSet<Vec<u8>>) -> Option<()> {
     let (types, strings) = sections(btf)?;
     let mut at = 0;
@@ -96,14 +96,14 @@ fn names(btf: &[u8], into: &mut HashSet<Vec<u8>>) -> Option<()> {
     Some(())
 }
 
-/// `None` if the bytes are not BTF as we know it; then let the loader see the whole.
+/// `None` if this is not BTF we understand; the caller then passes all of it to aya.
 fn cut_down(btf: &[u8], wanted: &HashSet<Vec<u8>>) -> Option<Vec<u8>> {
     let (types, strings) = sections(btf)?;
-    // A type has 12 bytes, and what follows it as many or more on average.
+    // A type has 12 bytes, and its trailing data at least 12 more on average.
     Cut { types, strings, offsets: Vec::with_capacity(types.len() / 24) }.run(wanted)
 }
 
-/// What programs can name in a relocation.
+/// Kinds that a relocation can name.
 fn is_named_whole(info: u32) -> bool {
     matches!(kind(info), STRUCT | UNION | ENUM | ENUM64)
 }
@@ -127,7 +127,7 @@ fn kind(info: u32) -> u32 {
     info >> 24 & 0x1f
 }
 
-/// Bytes of one thing that follows a type, and how many follow.
+/// Size and number of the items that follow a type.
 fn following(info: u32) -> Option<(usize, usize)> {
     let count = (info & 0xffff) as usize;
     Some(match kind(info) {
@@ -159,7 +159,7 @@ impl Cut<'_> {
             }
             at = after(self.types, at, info)?;
         }
-        // Keeping one may keep more; each is written once.
+        // Writing a type may queue the types it contains; each is written once.
         let mut written = 0;
         while let Some(&old) = kept.old.get(written) {
             self.write(old, &mut kept)?;
@@ -177,7 +177,7 @@ impl Cut<'_> {
         let (name, info, last) = (word(self.types, at)?, word(self.types, at + 4)?, word(self.types, at + 8)?);
         let (size, count) = following(info)?;
         let name = kept.string(name, self.name(name)?);
-        // The last word is a size for these, another type for the rest. What a pointer leads to does not matter.
+        // The last word is a size for the first group and a type id for the rest. Pointed-to types do not matter.
         let last = match kind(info) {
             INT | STRUCT | UNION | ENUM | ENUM64 | FLOAT | FWD | DATASEC => last,
             PTR | FUNC | FUNC_PROTO => 0,
@@ -211,7 +211,7 @@ impl Cut<'_> {
     }
 }
 
-/// The types that stay, renumbered in the order in which they were met.
+/// The types that stay, renumbered in the order they were found.
 #[derive(Default)]
 struct Kept {
     old: Vec<u32>,
@@ -239,7 +239,7 @@ impl Kept {
         }
         let strings = &mut self.strings;
         *self.new_strings.entry(old).or_insert_with(|| {
-            // The first byte of the table is the empty string.
+            // Offset 0 is the empty string.
             let at = strings.len() as u32 + 1;
             strings.extend_from_slice(text);
             strings.push(0);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_tells_which_types_it_wants() {
+    fn an_object_names_the_types_it_needs() {
         let wanted = wanted();
         for name in ["mem_cgroup", "cgroup_subsys_state", "cgroup_subsys_id", "page", "kernfs_node"] {
             assert!(wanted.contains(name.as_bytes()), "{name}");
@@ -296,11 +296,11 @@ mod tests {
     }
 
     #[test]
-    fn this_kernels_types_shrink_a_hundredfold_and_still_parse() {
+    fn this_kernels_types_shrink_tenfold_and_still_parse() {
         let Ok(whole) = std::fs::read(KernelTypes::FILE) else {
             return coroner_lab::skip("needs /sys/kernel/btf/vmlinux");
         };
-        let cut = cut_down(&whole, &wanted()).expect("BTF as we know it");
+        let cut = cut_down(&whole, &wanted()).expect("BTF we understand");
         assert!(cut.len() * 10 < whole.len(), "{} of {} bytes", cut.len(), whole.len());
         Btf::parse(&cut, Endianness::default()).unwrap();
         eprintln!("{} of {} bytes", cut.len(), whole.len());

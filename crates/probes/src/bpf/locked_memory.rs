@@ -1,8 +1,8 @@
-//! Room for maps and programs on old kernels.
+//! The locked-memory limit, which old kernels apply to maps and programs.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Kernels before 5.11 count maps and programs against RLIMIT_MEMLOCK, which is 64 KiB by default. Its drop puts the limit back.
+/// Kernels before 5.11 count maps and programs against RLIMIT_MEMLOCK (64 KiB by default). Drop restores the limit.
 pub(super) struct LockedMemory(Option<Rlimit>);
 
 impl LockedMemory {
@@ -24,7 +24,7 @@ impl Drop for LockedMemory {
     }
 }
 
-/// What says no version counts as new: then the limit stays as it was, and the kernel will say if it is too small.
+/// An unknown version counts as new: the limit stays, and the kernel reports an error if it is too small.
 fn counts(release: &[u8]) -> bool {
     let text = String::from_utf8_lossy(release);
     super::blind::version(&text).is_some_and(|version| version < (5, 11))

@@ -1,12 +1,11 @@
-//! BPF objects of ours, from committed bytes to running programs.
+//! Our BPF objects, from committed bytes to running programs.
 //!
-//! aya's own loader parses all of the kernel's types at each start (5.5 MB of BTF: 60 ms and 18 MB), whether they are wanted or
-//! not. Here only those types are kept that an object names, the parser and the relocations are aya's (aya-obj), and so are the
-//! maps; making maps and loading programs is a handful of bpf(2) calls. Programs carry no BTF of their own: nothing that we load
-//! needs it, and old kernels refuse what they do not know in it.
+//! aya's own loader parses all kernel types at each start (5.5 MB of BTF: 60 ms and 18 MB), needed or not. We keep only the types
+//! that an object names. Parser, relocations and maps are still aya's (aya-obj); creating maps and loading programs is a handful
+//! of bpf(2) calls. Programs carry no BTF of their own: none needs it, and old kernels reject BTF kinds they do not know.
 //!
 //! ```text
-//! let standing = bpf::Standing::check(root)?;                        // or why not
+//! let standing = bpf::Standing::check(root)?;                        // or the reason
 //! let types = bpf::KernelTypes::of_running_kernel(&[OBJECT]).map_err(|e| standing.no_btf(&e))?;
 //! let object = bpf::Object::load(&types, OBJECT, &[("NODES", &nodes.to_ne_bytes())])?;
 //! let ring: RingBuf<MapData> = object.map("OUT")?;

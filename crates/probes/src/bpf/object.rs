@@ -1,4 +1,4 @@
-//! An object file of ours, loaded: its maps made, its programs ready for the verifier.
+//! A loaded object file: its maps exist, its programs are ready for the verifier.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -16,29 +16,29 @@ use super::syscalls;
 /// What went wrong on the way from an object file to a running program.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    #[error("the BPF object cannot be parsed")]
+    #[error("cannot parse the BPF object")]
     Parse(#[from] aya_obj::ParseError),
-    #[error("the BPF object does not fit this kernel's types")]
+    #[error("the BPF object does not match this kernel's types")]
     Types(#[from] aya_obj::btf::BtfRelocationError),
-    #[error("the BPF object cannot be linked")]
+    #[error("cannot link the BPF object")]
     Link(#[from] aya_obj::relocation::EbpfRelocationError),
-    #[error("a BPF map cannot be used")]
+    #[error("BPF map error")]
     Map(#[from] MapError),
-    #[error("{call} fails")]
+    #[error("{call} failed")]
     Call {
         call: &'static str,
         #[source]
         error: io::Error,
     },
-    #[error("the program {name} is refused{}", in_brackets(.words))]
+    #[error("BPF program {name} rejected{}", in_brackets(.words))]
     Program {
         name: String,
-        /// The verifier's last words; empty if it was not the verifier that refused it.
+        /// The end of the verifier's log; empty if something else rejected the program.
         words: String,
         #[source]
         error: io::Error,
     },
-    #[error("the BPF object has no {what} {name} of the kind that is wanted")]
+    #[error("the BPF object has no {what} {name} of the expected kind")]
     Missing { what: &'static str, name: String },
 }
 
@@ -46,7 +46,7 @@ fn in_brackets(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!(" ({words})") }
 }
 
-/// A loaded object. Its maps live at least as long as it, so that programs can be loaded at any time.
+/// A loaded object. It keeps its maps alive, so programs can be loaded at any time.
 pub struct Object {
     parsed: aya_obj::Object,
     maps: HashMap<String, (aya_obj::Map, MapData)>,
@@ -72,14 +72,14 @@ impl Object {
         Ok(Object { parsed, maps })
     }
 
-    /// A map by its name, as one of aya's types: `Array<MapData, u64>`, `RingBuf<MapData>`.
+    /// A map by name, as one of aya's types: `Array<MapData, u64>`, `RingBuf<MapData>`.
     pub fn map<M: TryFrom<Map, Error = MapError>>(&self, name: &str) -> Result<M, Failure> {
         let (_, map) = self.maps.get(name).ok_or_else(|| missing("map", name))?;
         let fd = map.fd().as_fd().try_clone_to_owned().map_err(|error| Failure::Call { call: "dup", error })?;
         Ok(M::try_from(Map::from_map_data(MapData::from_fd(fd)?)?)?)
     }
 
-    /// Has a program verified.
+    /// Loads and verifies a program.
     pub fn program(&self, name: &str) -> Result<Program, Failure> {
         let program = self.parsed.programs.get(name).ok_or_else(|| missing("program", name))?;
         let kind = match program.section {
@@ -92,7 +92,7 @@ impl Object {
         Program::load(kind, name, &function.instructions, &program.license)
     }
 
-    /// Puts a program into a map of programs, for bpf_tail_call. The kernel empties such a map when nobody has it open.
+    /// Puts a program into a program array, for bpf_tail_call. The kernel empties the array when nobody has it open.
     pub fn put_program(&self, name: &str, index: u32, program: &Program) -> Result<(), Failure> {
         let (definition, map) = self.maps.get(name).ok_or_else(|| missing("map", name))?;
         let sizes = (definition.map_type(), definition.key_size(), definition.value_size());
@@ -100,7 +100,7 @@ impl Object {
             return Err(missing("map", name));
         }
         let value = program.fd().as_raw_fd().to_ne_bytes();
-        // SAFETY: the map was made with four bytes for the key and four for the value.
+        // SAFETY: the map was created with a 4-byte key and a 4-byte value.
         unsafe { syscalls::update_map(map.fd().as_fd(), &index.to_ne_bytes(), &value) }
             .map_err(|error| Failure::Call { call: "BPF_MAP_UPDATE_ELEM", error })
     }
@@ -110,7 +110,7 @@ fn missing(what: &'static str, name: &str) -> Failure {
     Failure::Missing { what, name: name.to_owned() }
 }
 
-/// Without the types of keys and values, which are for those who print maps.
+/// Drops the BTF types of keys and values: only tools that print maps need them.
 fn make_map(name: &str, definition: &aya_obj::Map) -> Result<MapData, Failure> {
     let mut definition = definition.clone();
     if let aya_obj::Map::Btf(map) = &mut definition {
@@ -119,9 +119,9 @@ fn make_map(name: &str, definition: &aya_obj::Map) -> Result<MapData, Failure> {
     let (section, data) = (definition.section_kind(), definition.data().to_vec());
     let value_bytes = definition.value_size() as usize;
     let map = MapData::create(definition, name, None)?;
-    // Global variables are the only value of a map.
+    // Global variables are a map with one value.
     if !data.is_empty() && data.len() == value_bytes {
-        // SAFETY: such a map has four bytes for the key (an array's), and its value as many as the data.
+        // SAFETY: such a map is an array, so its key has 4 bytes; its value is as long as the data.
         unsafe { syscalls::update_map(map.fd().as_fd(), &0u32.to_ne_bytes(), &data) }
             .map_err(|error| Failure::Call { call: "BPF_MAP_UPDATE_ELEM", error })?;
     }
@@ -137,7 +137,7 @@ mod tests {
     use aya::maps::Array;
     use coroner_lab::{Cgroup, HostLock};
 
-    /// Its program `walk` says by this map that it has run.
+    /// Its program `walk` counts its runs in a map.
     static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../../bpf/zombies.test_run.o");
 
     fn load() -> Result<Object, Failure> {
@@ -153,7 +153,7 @@ mod tests {
         let attached = object.program("walk").unwrap().attach_raw_tracepoint(c"cgroup_mkdir").unwrap();
         assert_eq!(runs(&walk), 0);
         let made = Cgroup::with_controller("memory", "coroner-test-tracepoint").unwrap();
-        assert!(runs(&walk) > 0, "the program outlives its handle while it is attached");
+        assert!(runs(&walk) > 0, "an attached program outlives its handle");
         drop(attached);
         walk.set(0, [0; 230], 0).unwrap();
         let another = made.child("another").unwrap();
@@ -179,12 +179,12 @@ mod tests {
     }
 
     #[test]
-    fn the_verifiers_words_come_through() {
+    fn the_verifiers_message_is_in_the_error() {
         let Some(_lock) = HostLock::take_as_root() else { return };
         let mut object = load().unwrap();
         let key = object.parsed.programs["walk"].function_key();
         let function = object.parsed.functions.get_mut(&key).unwrap();
-        // Only the last instruction, which leaves: without a value to return.
+        // Only the exit instruction is left, without a return value.
         let last = function.instructions.len() - 1;
         function.instructions.drain(..last);
         let error = object.program("walk").map(drop).unwrap_err();

@@ -1,4 +1,4 @@
-//! A program that the verifier has accepted.
+//! A program accepted by the verifier.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,15 +10,15 @@ use super::locked_memory::LockedMemory;
 use super::object::Failure;
 use super::syscalls;
 
-/// Room for the verifier's log. At its end it says what it objects to, and kernels before 6.4 drop that end if the room is too
-/// small (ENOSPC): then the most that they allow.
+/// Buffer sizes for the verifier's log. The objection is at its end, which kernels before 6.4 drop if the buffer is too small
+/// (ENOSPC); then we retry with the largest buffer allowed.
 const LOG_BYTES: [usize; 2] = [1 << 20, (u32::MAX >> 8) as usize];
 const LOG_LINES: usize = 4;
 
-/// The verifier gives up when a signal comes (EAGAIN).
+/// A signal makes the verifier give up (EAGAIN); we retry this often.
 const INTERRUPTIONS: u32 = 5;
 
-/// A loaded program. It is unloaded when the last file of it is closed.
+/// A loaded program. The kernel unloads it when its last file descriptor is closed.
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
@@ -46,7 +46,7 @@ impl Program {
                 Err(e) => break e,
             }
         };
-        // Once more, for its words. The log slows the verifier, so it is not asked for at first.
+        // Once more, for the log. It slows the verifier, so the first attempt goes without.
         let mut words = String::new();
         for bytes in LOG_BYTES {
             let mut log = vec![0; bytes];
@@ -67,23 +67,23 @@ impl Program {
         self.fd.as_fd()
     }
 
-    /// Runs it once in this thread, without any event. Raw tracepoint programs: from Linux 5.10.
+    /// Runs it once in this thread, without an event. Raw tracepoint programs: since Linux 5.10.
     pub fn run(&self) -> io::Result<u32> {
         syscalls::run_program(self.fd.as_fd())
     }
 
-    /// From Linux 4.17; the arguments are those of the kernel's TP_PROTO.
+    /// Since Linux 4.17. The program's arguments are those of the kernel's TP_PROTO.
     pub fn attach_raw_tracepoint(&self, name: &CStr) -> io::Result<Attached> {
         Ok(Attached { _event: syscalls::open_raw_tracepoint(self.fd.as_fd(), name)? })
     }
 
-    /// At minor faults of this thread only: nobody else is slowed.
+    /// Only on minor faults of this thread, so nobody else is slowed down.
     pub fn attach_to_own_page_faults(&self) -> io::Result<Attached> {
         Ok(Attached { _event: syscalls::open_own_page_faults(self.fd.as_fd())? })
     }
 }
 
-/// The verifier answers with its whole path through the program.
+/// The end of the log, which otherwise lists the verifier's whole path through the program.
 fn last_lines(log: &[u8]) -> String {
     let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
     let text = String::from_utf8_lossy(&log[..end]);
@@ -101,7 +101,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_last_words_of_the_verifier_are_kept() {
+    fn the_last_lines_of_the_verifiers_log_are_kept() {
         let log = b"0: R1=ctx()\n\n1: (79) r2 = *(u64 *)(r1 +8)\ninvalid bpf_context access off=8 size=8\n\
                     processed 2 insns (limit 1000000)\n\0rest";
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The few bpf(2) and perf_event_open(2) calls that loading and running takes.
+//! The bpf(2) and perf_event_open(2) calls needed to load and run programs.
 
 use std::ffi::{CStr, c_char, c_long};
 use std::io;
@@ -10,45 +10,45 @@ use aya_obj::generated::{
     perf_event_attr, perf_event_sample_format, perf_sw_ids, perf_type_id,
 };
 
-/// All zeros: what a call does not set must be zero (kernel/bpf/syscall.c: CHECK_ATTR), also what an older kernel does not know.
+/// All zeros: fields a call does not use or an older kernel does not know must be zero (kernel/bpf/syscall.c: CHECK_ATTR).
 fn no_attributes() -> bpf_attr {
-    // SAFETY: a union of integers and arrays of integers, for which zeros are a value.
+    // SAFETY: a union of integers and arrays of integers; all-zero is a valid value.
     unsafe { std::mem::zeroed() }
 }
 
 /// # Safety
-/// Pointers in `attributes` must be valid for what `command` does with them, for as long as the call takes.
+/// Pointers in `attributes` must stay valid during the call for what `command` does with them.
 unsafe fn bpf(command: bpf_cmd, attributes: &mut bpf_attr) -> io::Result<c_long> {
-    // SAFETY: the kernel reads and writes at most so many bytes of the union; what it points to is the caller's promise.
+    // SAFETY: the kernel accesses at most the given size of the union; the caller vouches for the pointers in it.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command as u32, attributes, size_of::<bpf_attr>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// # Safety
-/// As for [`bpf`]; and `command` must be one that gives a new file descriptor.
+/// As for [`bpf`], and `command` must return a new file descriptor.
 unsafe fn bpf_fd(command: bpf_cmd, attributes: &mut bpf_attr) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's promise.
+    // SAFETY: upheld by the caller.
     let fd = unsafe { bpf(command, attributes)? };
-    // SAFETY: a file descriptor that the kernel made for us just now: nobody else owns it.
+    // SAFETY: a new file descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Sets the value of one key. Both must have the sizes that the map was made with.
+/// Sets the value of one key. Both must have the sizes the map was created with.
 ///
 /// # Safety
-/// The kernel reads as many bytes as the map's key and value have.
+/// The kernel reads as many bytes as the map's key and value sizes.
 pub(super) unsafe fn update_map(map: BorrowedFd, key: &[u8], value: &[u8]) -> io::Result<()> {
     let mut attributes = no_attributes();
-    // SAFETY: a field of integers, of a union that is all zeros.
+    // SAFETY: a struct of integers in an all-zero union.
     let element = unsafe { &mut attributes.__bindgen_anon_2 };
     element.map_fd = map.as_raw_fd() as u32;
     element.key = key.as_ptr() as u64;
     element.__bindgen_anon_1.value = value.as_ptr() as u64;
-    // SAFETY: the pointers are to slices that live on, and of the right size by the caller's promise.
+    // SAFETY: the slices outlive the call; the caller guarantees their sizes.
     unsafe { bpf(bpf_cmd::BPF_MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
 }
 
-/// From now on its content is constant to the verifier.
+/// The verifier treats the content as constant from now on.
 pub(super) fn freeze_map(map: BorrowedFd) -> io::Result<()> {
     let mut attributes = no_attributes();
     attributes.__bindgen_anon_2.map_fd = map.as_raw_fd() as u32;
@@ -56,7 +56,7 @@ pub(super) fn freeze_map(map: BorrowedFd) -> io::Result<()> {
     unsafe { bpf(bpf_cmd::BPF_MAP_FREEZE, &mut attributes) }.map(drop)
 }
 
-/// Has the program verified. With room for a log, the verifier's words are there also if it fails.
+/// Loads and verifies a program. A non-empty `log` receives the verifier's log, also on failure.
 pub(super) fn load_program(
     kind: bpf_prog_type,
     name: &str,
@@ -65,13 +65,13 @@ pub(super) fn load_program(
     log: &mut [u8],
 ) -> io::Result<OwnedFd> {
     let mut attributes = no_attributes();
-    // SAFETY: a field of integers, of a union that is all zeros.
+    // SAFETY: a struct of integers in an all-zero union.
     let program = unsafe { &mut attributes.__bindgen_anon_3 };
     program.prog_type = kind as u32;
     program.insns = instructions.as_ptr() as u64;
     program.insn_cnt = instructions.len() as u32;
     program.license = license.as_ptr() as u64;
-    // The last byte stays zero. Other characters than these are refused (bpf_obj_name_cpy).
+    // The last byte stays zero. The kernel rejects other characters (bpf_obj_name_cpy).
     let plain = name.bytes().filter(|b| b.is_ascii_alphanumeric() || *b == b'_');
     let room = program.prog_name.len() - 1;
     for (to, from) in program.prog_name[..room].iter_mut().zip(plain) {
@@ -82,17 +82,17 @@ pub(super) fn load_program(
         program.log_buf = log.as_mut_ptr() as u64;
         program.log_size = log.len() as u32;
     }
-    // SAFETY: instructions, license (which ends with a zero) and log live on, and their lengths are told.
+    // SAFETY: instructions, the NUL-terminated license and log outlive the call, with the lengths given.
     unsafe { bpf_fd(bpf_cmd::BPF_PROG_LOAD, &mut attributes) }
 }
 
-/// Runs the program once, in this thread; what it returned.
+/// Runs the program once in this thread and returns its return value.
 pub(super) fn run_program(program: BorrowedFd) -> io::Result<u32> {
     let mut attributes = no_attributes();
     attributes.test.prog_fd = program.as_raw_fd() as u32;
     // SAFETY: no pointers.
     unsafe { bpf(bpf_cmd::BPF_PROG_TEST_RUN, &mut attributes)? };
-    // SAFETY: the kernel has set this field of integers.
+    // SAFETY: the kernel has set this integer.
     Ok(unsafe { attributes.test.retval })
 }
 
@@ -100,13 +100,13 @@ pub(super) fn open_raw_tracepoint(program: BorrowedFd, tracepoint: &CStr) -> io:
     let mut attributes = no_attributes();
     attributes.raw_tracepoint.name = tracepoint.as_ptr() as u64;
     attributes.raw_tracepoint.prog_fd = program.as_raw_fd() as u32;
-    // SAFETY: the name ends with a zero and lives on; the command gives a file descriptor.
+    // SAFETY: the NUL-terminated name outlives the call; the command returns a file descriptor.
     unsafe { bpf_fd(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attributes) }
 }
 
-/// The program runs at each minor page fault of this thread, for as long as the file is open.
+/// Runs the program on each minor page fault of this thread while the descriptor is open.
 pub(super) fn open_own_page_faults(program: BorrowedFd) -> io::Result<OwnedFd> {
-    // SAFETY: integers and unions of integers, for which zeros are a value.
+    // SAFETY: integers and unions of integers; all-zero is a valid value.
     let mut event: perf_event_attr = unsafe { std::mem::zeroed() };
     event.size = size_of::<perf_event_attr>() as u32;
     event.type_ = perf_type_id::PERF_TYPE_SOFTWARE as u32;
@@ -121,10 +121,10 @@ pub(super) fn open_own_page_faults(program: BorrowedFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a file descriptor that the kernel made for us just now.
+    // SAFETY: a new file descriptor that nobody else owns.
     let event = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     for (request, argument) in [(PERF_EVENT_IOC_SET_BPF, program.as_raw_fd()), (PERF_EVENT_IOC_ENABLE, 0)] {
-        // SAFETY: both take an integer.
+        // SAFETY: both requests take an integer.
         if unsafe { libc::ioctl(event.as_raw_fd(), request as _, argument) } < 0 {
             return Err(io::Error::last_os_error());
         }

@@ -1,4 +1,4 @@
-//! Cgroup directories against what the kernel tracks.
+//! Cgroup directories compared with what the kernel tracks.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -11,19 +11,19 @@ use super::directories::{self, MAX_DIRECTORIES};
 use super::mounts::Hierarchy;
 use crate::{ParseError, ReadError, Root};
 
-/// So many parents are named.
+/// How many parents are named.
 const CROWDED: usize = 10;
 
 /// The kernel's own count of a hierarchy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Live and dying cgroups, the root included.
+    /// Live and dying cgroups, including the root.
     pub tracked: Option<u64>,
-    /// Only v2 says so.
+    /// v2 only.
     pub live: Option<u64>,
-    /// Only v2 says so.
+    /// v2 only.
     pub dying: Option<u64>,
-    /// `dying` counts memory cgroups, not cgroups in general.
+    /// `dying` counts memory cgroups, not cgroups of any kind.
     pub dying_is_of_memory: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn value_of(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix([' ', '\t'])?.trim().parse().ok())
 }
 
-/// num_cgroups of a controller. `None` if the file has no such row: kernels without v1 memory leave it out.
+/// num_cgroups of a controller. `None` if it has no row: kernels without v1 memory omit it.
 pub(crate) fn parse_proc_cgroups(text: &str, controller: &str) -> Result<Option<u64>, ParseError> {
     for (i, line) in text.lines().enumerate() {
         let mut fields = line.split_whitespace();
@@ -72,7 +72,7 @@ pub(crate) fn parse_proc_cgroups(text: &str, controller: &str) -> Result<Option<
     Ok(None)
 }
 
-/// Cgroups with a process in or below them: parent → names of such children. Paths are below the mount.
+/// Cgroups with a process in or below them: parent → names of such children. Paths are relative to the mount.
 #[derive(Debug, Default)]
 pub(crate) struct Populated {
     children: HashMap<String, HashSet<String>>,
@@ -88,7 +88,7 @@ impl Populated {
                 match populated.children.get_mut(parent) {
                     Some(names) => {
                         if !names.insert(name.to_owned()) {
-                            break; // its ancestors are in already
+                            break; // its ancestors are known already
                         }
                     }
                     None => {
@@ -105,23 +105,23 @@ impl Populated {
 /// What a walk over the directories found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walk {
-    /// Directories, the root included.
+    /// Directories, including the root.
     pub live: u64,
-    /// Of those, without a process in or below them.
+    /// Of those, the ones without a process in or below them.
     pub empty: u64,
     pub crowded: Vec<CrowdedParent>,
     pub truncated: bool,
-    /// Directories that could not be listed, and why the first of them could not.
+    /// Directories that could not be listed, and the reason for the first.
     pub unreadable: u64,
     pub unreadable_why: Option<String>,
 }
 
 /// Counts the directories below `top`. Paths of crowded parents are relative to it.
 ///
-/// The root counts as populated: kernel threads live there, and an empty node has nobody to ask.
+/// The root counts as populated: kernel threads live there.
 pub(crate) fn walk(top: &Path, populated: &Populated, limit: u64) -> io::Result<Walk> {
     let mut found = Walk::default();
-    // The children of one parent are told in a row.
+    // The children of one parent come in a row.
     let mut parent: Option<(u32, CrowdedParent, Option<&HashSet<String>>)> = None;
     let walked = directories::walk(directories::open(top)?, limit, |directory| {
         if parent.as_ref().is_none_or(|(number, ..)| *number != directory.parent) {
@@ -161,14 +161,14 @@ fn note_crowded(crowded: &mut Vec<CrowdedParent>, parent: CrowdedParent) {
     }
 }
 
-/// Dying descendants of a directory, where its cgroup.stat says so (v2).
+/// Dying descendants of a directory, from its cgroup.stat (v2).
 pub(crate) fn dying_below(root: &Root, hierarchy: &Hierarchy, below: &str) -> Option<u64> {
     let directory = hierarchy.file(below);
     Counts::of_cgroup_stat(&root.read(&format!("{directory}/cgroup.stat")).ok()?).dying
 }
 
-/// Why directories, with the kernel's count, do not tell how many are dead, and what would help. What is tracked without a
-/// directory is dead, if both speak of the whole node.
+/// Why the number of dead cgroups cannot be derived, and what would help. A cgroup tracked without a directory is dead, if both
+/// numbers cover the whole node.
 pub(crate) fn why_uncounted(
     memory: &Hierarchy,
     counts: &Counts,
@@ -177,14 +177,14 @@ pub(crate) fn why_uncounted(
 ) -> Option<(String, &'static str)> {
     match counts.tracked {
         None => {
-            Some(("/proc/cgroups does not count the memory controller".to_owned(), "a kernel with CONFIG_MEMCG_V1"))
+            Some(("/proc/cgroups does not list the memory controller".to_owned(), "use a kernel with CONFIG_MEMCG_V1"))
         }
         Some(_) if !memory.whole => Some((
-            format!("/proc/cgroups counts the whole node, {} shows only a part of it", memory.mount_point),
+            format!("/proc/cgroups counts the whole node, but {} shows only part of it", memory.mount_point),
             "run on the host, or with its cgroup namespace and /sys/fs/cgroup (docker run --cgroupns=host)",
         )),
-        Some(_) if unreadable > 0 => Some(("not all directories may be listed".to_owned(), "run as root")),
-        Some(_) if truncated => Some((format!("there are more than {MAX_DIRECTORIES} directories"), "remove them")),
+        Some(_) if unreadable > 0 => Some(("some cgroup directories may not be listed".to_owned(), "run as root")),
+        Some(_) if truncated => Some((format!("more than {MAX_DIRECTORIES} cgroup directories"), "remove empty ones")),
         Some(_) => None,
     }
 }

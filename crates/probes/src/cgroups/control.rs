@@ -1,8 +1,7 @@
-//! What cgroups do to their processes: CPU throttling, memory limits.
+//! How cgroups limit their processes: CPU throttling and memory limits.
 //!
-//! A cgroup without a quota or limit cannot throttle or kill, so at the first look one small file of each tells whether the
-//! others are worth reading. Later looks read only those with a limit, plus a few of the others in turn, as limits may be
-//! set later.
+//! A cgroup without a quota or limit cannot throttle or kill, so at the first look one small file of each shows whether the
+//! others are worth reading. Later looks read only those with a limit, plus a few others in turn, as limits may be set later.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -18,22 +17,22 @@ use super::mounts::Hierarchy;
 use crate::Root;
 use crate::root::clock;
 
-/// How much of what has a limit is read again.
+/// How many of the limited cgroups are read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reread {
-    /// All of it, if the last time was cheap enough to be repeated now: at most 1 % of a core.
+    /// All, if the last read was cheap enough to repeat now: at most 1 % of a core.
     Affordable,
-    /// All of it now. For the end of a window.
+    /// All, now. For the end of a window.
     Everything,
 }
 
 /// Rereading may take this share of a core (1/N).
 const REREAD_SHARE: u32 = 100;
 
-/// So many cgroups without a limit are looked at again each time.
+/// Unlimited cgroups checked again per look.
 const REVISITED: usize = 32;
 
-/// A limit at or above this is none: PAGE_COUNTER_MAX in bytes is LONG_MAX rounded down to a page, of up to 64 KiB
+/// At or above this there is no limit: PAGE_COUNTER_MAX in bytes is LONG_MAX rounded down to a page of up to 64 KiB
 /// (include/linux/page_counter.h).
 const NO_LIMIT: u64 = 0x7fff_ffff_ffff_0000;
 
@@ -41,11 +40,11 @@ const CPU_NAMES: [&str; 5] = ["quota_us", "period_us", "nr_periods", "nr_throttl
 const MEMORY_NAMES: [&str; 7] =
     ["limit_bytes", "high_bytes", "usage_bytes", "limit_hits", "high_hits", "oom", "oom_kill"];
 const USAGE: usize = 2;
-/// Which of the values count from 0 at the birth of a cgroup.
+/// Which values are counters that start at 0 when the cgroup is created.
 const CPU_COUNTERS: std::ops::Range<usize> = 2..5;
 const MEMORY_COUNTERS: std::ops::Range<usize> = 3..7;
 
-/// Values in the order of the names; `None` where the kernel does not say.
+/// Values in the order of the names; `None` if the kernel does not have one.
 type Values = [Option<u64>; 7];
 
 #[derive(Debug)]
@@ -88,26 +87,26 @@ impl Control {
     }
 }
 
-/// What is known of the cgroups of one hierarchy.
+/// Known cgroups of one hierarchy.
 #[derive(Debug)]
 struct Watch {
     source: Source,
-    /// What rules ask for if it cannot be seen.
+    /// What rules look for if it cannot be seen.
     about: Option<About>,
     what: &'static str,
     names: &'static [&'static str],
     read: fn(&mut CgroupFiles, u8, &str) -> Result<Option<Values>, Errno>,
     files: Option<CgroupFiles>,
-    /// By path below the mount: the values told last, or `None` for a cgroup without a limit.
+    /// By path below the mount: the values last reported, or `None` for a cgroup without a limit.
     known: HashMap<String, Option<Box<Values>>>,
-    /// Those without a limit, the one to look at next in front.
+    /// Those without a limit; the next to check is in front.
     unlimited: VecDeque<String>,
     reread_not_before: Time,
-    /// When this was called before.
+    /// Time of the previous look.
     last_look: Option<Time>,
-    /// Those that had a limit and are gone.
+    /// Removed cgroups that had a limit.
     gone: HashSet<String>,
-    /// The largest inode number of a cgroup that was there at an earlier look, and up to now.
+    /// The largest inode number of a cgroup at the previous look, and so far.
     newest_before: u64,
     newest: u64,
 }
@@ -166,7 +165,7 @@ impl Watch {
         }
         if reread == Reread::Everything || at >= self.reread_not_before {
             let started = clock(ClockId::ThreadCPUTime).0;
-            // Taken out, as looking at one may drop it.
+            // Collected first, as looking at one may remove it.
             let limited: Vec<String> =
                 self.known.iter().filter(|(_, values)| values.is_some()).map(|(path, _)| path.clone()).collect();
             for path in limited {
@@ -181,7 +180,7 @@ impl Watch {
         }
         for path in paths {
             let Some(mut below) = hierarchy.below(path) else { continue };
-            // The ancestors of a known one are known.
+            // The ancestors of a known one are known too.
             while !self.known.contains_key(below) {
                 self.look_at(hierarchy, at, below.to_owned(), evidence);
                 if below.is_empty() {
@@ -194,28 +193,28 @@ impl Watch {
         self.newest_before = self.newest;
     }
 
-    /// When the counters of a cgroup that is met for the first time were still 0: at the look before, if it was born since.
+    /// When the counters of a newly seen cgroup were still 0: at the previous look, if it was created since.
     fn zero_point(&self, at: Time, inode: Option<u64>, values: &Values) -> Option<Time> {
         let before = self.last_look?;
         let born_since = if self.source == Source::CgroupCpu {
-            // One that only got its first process since may have counted long before. Periods are counted one by one
-            // (kernel/sched/fair.c, do_sched_cfs_period_timer): more than fit into the time are from before.
+            // It may be older and only have got its first process since. Each period is counted (kernel/sched/fair.c,
+            // do_sched_cfs_period_timer), so more periods than fit into the interval mean that it is older.
             let (period_us, periods) = (values[1]?.max(1), values[2]?);
             let most = at.since(before).as_micros() / u128::from(period_us) + 1;
             u128::from(periods) <= most
         } else {
-            // Nodes of the file system get growing numbers (fs/kernfs/dir.c, __kernfs_new_node).
+            // Inode numbers grow (fs/kernfs/dir.c, __kernfs_new_node).
             inode? > self.newest_before
         };
         born_since.then_some(before)
     }
 
-    /// Looks at one cgroup, which is in `known` or new, and not in `unlimited`.
+    /// Reads one cgroup, known or new, that is not in `unlimited`.
     fn look_at(&mut self, hierarchy: &Hierarchy, at: Time, below: String, evidence: &mut Evidence) {
         let Some(files) = &mut self.files else { return };
         let values = match (self.read)(files, hierarchy.version, &below) {
             Ok(values) => values,
-            // This controller is not enabled there, or the cgroup is gone. One that comes back under its name is seen as new.
+            // The controller is not enabled there, or the cgroup is gone. One recreated with this name counts as new.
             Err(Errno::NOENT | Errno::NODEV) if files.is_there(&below) => None,
             Err(Errno::NOENT | Errno::NODEV) => {
                 if let Some((path, Some(_))) = self.known.remove_entry(&below) {
@@ -230,7 +229,7 @@ impl Watch {
             }
         };
         let is_new = !self.known.contains_key(&below);
-        // Only for those that are met for the first time, and only where it is needed.
+        // Only for newly seen ones, and only where needed.
         let inode = if is_new && self.source == Source::CgroupMemory { files.inode(&below) } else { None };
         let Some(values) = values else {
             self.newest = self.newest.max(inode.unwrap_or(0));
@@ -267,7 +266,7 @@ impl Watch {
     }
 }
 
-/// A counter that moved is news; memory usage, which always moves, only if it did so by 1 % of the limit.
+/// A changed counter is news; memory usage, which always changes, only if it changed by more than 1 % of the limit.
 fn is_news(source: Source, i: usize, last: u64, value: u64, limit: Option<u64>) -> bool {
     match limit {
         Some(limit) if source == Source::CgroupMemory && i == USAGE => last.abs_diff(value) > limit / 100,
@@ -292,7 +291,7 @@ impl CgroupFiles {
         Ok(CgroupFiles { mount, path: String::new(), cgroup: 0, buffer: vec![0; 4096] })
     }
 
-    /// What a file of a cgroup says; at most 4 KiB, none of these files has more.
+    /// Reads a file of a cgroup; none of these has more than 4 KiB.
     fn read(&mut self, below: &str, file: &str) -> Result<&str, Errno> {
         self.path.clear();
         self.path.push_str(below);
@@ -312,11 +311,11 @@ impl CgroupFiles {
                 Err(e) => return Err(e),
             }
         }
-        // These files are ASCII; anything else says nothing.
+        // These files are ASCII; anything else is ignored.
         Ok(std::str::from_utf8(&self.buffer[..filled]).unwrap_or(""))
     }
 
-    /// The same, where a file that is missing says nothing: older kernels do not have all of them.
+    /// The same, but a missing file is `None`: older kernels do not have all of them.
     fn read_if_there(&mut self, below: &str, file: &str) -> Result<Option<&str>, Errno> {
         match self.read(below, file) {
             Ok(text) => Ok(Some(text)),
@@ -334,7 +333,7 @@ impl CgroupFiles {
         Some(rustix::fs::statat(&self.mount, below, AtFlags::SYMLINK_NOFOLLOW).ok()?.st_ino)
     }
 
-    /// The cgroup that was read last.
+    /// The cgroup read last.
     fn last_path(&self) -> &str {
         &self.path[..self.cgroup]
     }
@@ -361,9 +360,9 @@ fn read_cpu(files: &mut CgroupFiles, version: u8, below: &str) -> Result<Option<
 
 /// Limits, usage and events; `None` without a limit.
 ///
-/// The v1 kernel counts oom_kill in the victim's own cgroup only, which may lie below the one whose limit was hit. Of v2 the
-/// hits are the cgroup's own where the kernel tells them apart (memory.events.local), oom_kill those in and below it: the
-/// limit is often the pod's and the victim in a container's cgroup.
+/// v1 counts oom_kill only in the victim's own cgroup, which may be below the one whose limit was hit. On v2 the hits are the
+/// cgroup's own where the kernel separates them (memory.events.local), while oom_kill includes descendants: often the pod has the
+/// limit and the victim is in a container's cgroup.
 fn read_memory(files: &mut CgroupFiles, version: u8, below: &str) -> Result<Option<Values>, Errno> {
     if version == 1 {
         let Some(limit) = number(files.read(below, "memory.limit_in_bytes")?).filter(|&n| n < NO_LIMIT) else {
@@ -392,14 +391,14 @@ fn read_memory(files: &mut CgroupFiles, version: u8, below: &str) -> Result<Opti
     Ok(Some([limit, high, usage, events[0], events[1], events[2], events[3]]))
 }
 
-/// `200000 100000` or `max 100000`; `None` for no quota.
+/// `200000 100000` or `max 100000`; `None` without a quota.
 fn parse_cpu_max(text: &str) -> Option<(u64, Option<u64>)> {
     let mut fields = text.split_whitespace();
     let quota = fields.next()?.parse().ok()?;
     Some((quota, fields.next().and_then(|p| p.parse().ok())))
 }
 
-/// A file with one number; `max` and −1 are none.
+/// A file with one number; `None` for `max` and −1.
 fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
@@ -410,7 +409,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn quotas_and_limits_are_told_from_none() {
+    fn missing_quotas_and_limits_are_recognised() {
         assert_eq!(parse_cpu_max("max 100000\n"), None);
         assert_eq!(parse_cpu_max("200000 100000\n"), Some((200_000, Some(100_000))));
         assert_eq!(number("-1\n"), None);
@@ -420,14 +419,14 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_told_when_it_moved_by_a_hundredth_of_the_limit() {
+    fn usage_is_reported_if_it_changed_by_over_a_hundredth_of_the_limit() {
         assert!(!is_news(Source::CgroupMemory, USAGE, 500, 509, Some(1000)));
         assert!(is_news(Source::CgroupMemory, USAGE, 500, 511, Some(1000)));
         assert!(is_news(Source::CgroupMemory, 6, 0, 1, Some(1000)));
     }
 
     #[test]
-    fn a_cgroup_born_after_the_first_look_counts_from_zero() {
+    fn a_cgroup_created_after_the_first_look_counts_from_zero() {
         let tree = tempfile::tempdir().unwrap();
         let cgroup = |name: &str, periods: u64| {
             let dir = tree.path().join("cg").join(name);
@@ -456,14 +455,14 @@ mod tests {
         cgroup("old", 5000);
         look(2000, &["first", "born", "old"]);
         let moved = |name: &str| evidence.counters.moved(Source::CgroupCpu, &hierarchy.full_path(name), "nr_throttled");
-        assert_eq!(moved("first"), Some(0), "it was there before us");
+        assert_eq!(moved("first"), Some(0), "it existed before the first look");
         assert_eq!(moved("born"), Some(9));
         assert_eq!(moved("old"), Some(0), "5,000 periods do not fit into a second");
     }
 
     proptest! {
         #[test]
-        fn any_text_is_survived(text in "\\PC*", key in "[a-z_]{0,8}") {
+        fn any_text_is_handled(text in "\\PC*", key in "[a-z_]{0,8}") {
             parse_cpu_max(&text);
             number(&text);
             value_of(&text, &key);

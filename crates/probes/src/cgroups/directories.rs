@@ -1,7 +1,7 @@
-//! A walk over cgroup directories, each parent before its children.
+//! Walks cgroup directories, each parent before its children.
 //!
-//! kernfs keeps `st_nlink = 2 + subdirectories` (kernfs_refresh_inode in fs/kernfs/inode.c), so a directory with two links is
-//! a leaf and need not be opened. That spares reading some forty file names in each of thousands of leaves.
+//! kernfs keeps `st_nlink = 2 + subdirectories` (kernfs_refresh_inode in fs/kernfs/inode.c), so a directory with two links is a
+//! leaf and need not be opened. That saves reading about forty file names in each of thousands of leaves.
 
 use std::collections::VecDeque;
 use std::ffi::CStr;
@@ -14,20 +14,19 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, fstat, openat, statat};
 use rustix::io::Errno;
 
-/// More directories than this are not counted. The memory controller's ids end at 65,535, so a tree of this size is not one
-/// of memory cgroups that work.
+/// More directories are not counted. Memory controller ids end at 65,535, so a tree of this size cannot be all memory cgroups.
 pub(crate) const MAX_DIRECTORIES: u64 = 200_000;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// A directory that a walk came upon.
+/// A directory found by a walk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Directory<'w> {
-    /// In the order of the walk; the top, which is not told, has 0.
+    /// In the order of the walk; the top, which is not passed on, is 0.
     pub number: u32,
     /// The number of its parent.
     pub parent: u32,
-    /// Below the top; empty for the top itself. A cgroup's name may be any bytes.
+    /// Relative to the top; empty for the top itself. A cgroup's name may be any bytes.
     pub parent_path: &'w [u8],
     pub parent_fd: BorrowedFd<'w>,
     pub name: &'w CStr,
@@ -35,11 +34,11 @@ pub(crate) struct Directory<'w> {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walked {
-    /// Directories, the top included.
+    /// Directories, including the top.
     pub count: u64,
-    /// It ended early: at its limit, or because it was told to.
+    /// It ended early: at its limit or on request.
     pub truncated: bool,
-    /// Directories that could not be listed, and why the first of them could not.
+    /// Directories that could not be listed, and the reason for the first.
     pub unreadable: u64,
     pub unreadable_why: Option<String>,
 }
@@ -48,13 +47,13 @@ pub(crate) fn open(top: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(top, DIRECTORY, Mode::empty())?)
 }
 
-/// A directory below an open one; the empty path is that one itself, to be listed from its start.
+/// Opens a directory below an open one; the empty path reopens that one, to list it from the start.
 pub(crate) fn open_below(top: impl AsFd, path: &[u8]) -> rustix::io::Result<OwnedFd> {
     let path = if path.is_empty() { b"." } else { path };
     openat(top, path, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())
 }
 
-/// Tells every directory below `top`, at most `limit` with the top itself.
+/// Calls `each` for every directory below `top`; at most `limit` directories including the top.
 pub(crate) fn walk(
     top: impl AsFd,
     limit: u64,
@@ -63,7 +62,7 @@ pub(crate) fn walk(
     let top = open_below(top, b"")?;
     let mut walked = Walked { count: 1, ..Walked::default() };
     let mut buffer = list_buffer();
-    // Told by the root, which is always read: whether the number of links can be believed. Some file systems say 1.
+    // Whether link counts can be trusted, checked at the top, which is always listed. Some file systems always report 1.
     let mut links_tell = true;
     let mut leaves_of_top = Vec::new();
     let mut pending = VecDeque::from([(Vec::new(), 0)]);
@@ -140,7 +139,7 @@ pub(crate) fn list_buffer() -> Vec<MaybeUninit<u8>> {
     vec![MaybeUninit::uninit(); 32 * 1024]
 }
 
-/// Tells the directories in a directory, each with the number of its own by its links; `None` if these do not tell.
+/// Calls `each` for every subdirectory, with its own number of subdirectories by link count; `None` if that is unknown.
 pub(crate) fn list(
     dir: BorrowedFd<'_>,
     buffer: &mut [MaybeUninit<u8>],
@@ -167,8 +166,8 @@ pub(crate) fn is_gone(e: Errno) -> bool {
     matches!(e, Errno::NOENT | Errno::NODEV)
 }
 
-/// How many subdirectories a directory has by its links; the inner `None` if the file system does not tell. The outer one if
-/// it is no directory, or gone.
+/// Number of subdirectories by link count; the inner `None` if the file system does not tell, the outer if it is no directory
+/// or gone.
 fn subdirectories_of(parent: impl AsFd, name: &CStr) -> Option<Option<u64>> {
     let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     (FileType::from_raw_mode(stat.st_mode) == FileType::Directory).then(|| (stat.st_nlink as u64).checked_sub(2))

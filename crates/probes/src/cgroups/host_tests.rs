@@ -1,6 +1,6 @@
-//! On the node itself, as root: real zombies, real throttling, tens of thousands of real directories.
+//! On the live node, as root: real zombies, real throttling, tens of thousands of real directories.
 //!
-//! These tests count what the whole node shares, so they take turns, and compare before with after.
+//! These tests read node-wide counts, so they take turns and compare before with after.
 
 use super::*;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Instant;
 
-/// Holds the lock, knows the mounts. `None`, with a word, where the node does not allow the test.
+/// The host lock and the mounts. `take` returns `None`, after printing why, if the node does not allow the test.
 struct Host {
     memory: Hierarchy,
     cpu: Hierarchy,
@@ -35,7 +35,7 @@ impl Host {
     }
 }
 
-/// A cgroup that is removed with everything below it.
+/// A cgroup, removed with everything below it on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -54,7 +54,7 @@ impl Drop for Scratch {
                     remove(&entry.path());
                 }
             }
-            // A process that has just ended still keeps it busy for a moment.
+            // A cgroup stays busy for a moment after its last process ends.
             let started = Instant::now();
             while std::fs::remove_dir(path).is_err_and(|e| e.raw_os_error() == Some(16))
                 && started.elapsed() < Duration::from_secs(5)
@@ -97,7 +97,7 @@ impl Drop for Process {
     }
 }
 
-/// A fresh look, as it would be after a long pause.
+/// A fresh first look.
 fn census() -> CgroupCensus {
     let mut evidence = Evidence::default();
     Cgroups::new(Root::live()).look(now(), None, &mut evidence);
@@ -112,18 +112,18 @@ fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The node lives on while we count: far fewer than we make.
+/// Allowance for other cgroups created meanwhile: far fewer than we make.
 const OTHERS: i64 = 60;
 
 #[test]
-fn three_hundred_zombies_are_counted_and_gone_when_nothing_pins_them() {
+fn three_hundred_zombies_are_counted_and_freed_when_nothing_pins_them() {
     let Some(host) = Host::take() else { return };
     let scratch = Scratch::new(&host.memory, "zombies");
     let home = Scratch::new(&host.memory, "home");
     let tmpfs = Tmpfs::mount();
     let before = census();
 
-    // A shell joins a new memory cgroup, writes one page that outlives it, leaves, and removes the directory.
+    // A shell joins a new memory cgroup, writes a page that outlives it, leaves and removes the directory.
     let script = "i=0; while [ $i -lt 300 ]; do mkdir $0/z$i && echo $$ > $0/z$i/cgroup.procs && echo x > $1/f$i \
         && echo $$ > $2/cgroup.procs || exit 1; n=0; until rmdir $0/z$i 2>/dev/null; do n=$((n+1)); [ $n -lt 1000 ] || exit 2; \
         done; i=$((i+1)); done";
@@ -135,14 +135,14 @@ fn three_hundred_zombies_are_counted_and_gone_when_nothing_pins_them() {
     wait_for("300 zombies are counted", || (risen() - 300).abs() <= OTHERS);
     let with = census();
     let live = with.live as i64 - before.live as i64;
-    assert!(live.abs() <= OTHERS, "zombies have no directory, but {live} more are there");
+    assert!(live.abs() <= OTHERS, "zombies have no directory, but there are {live} more");
     let find = Command::new("find").arg(&host.memory.mount_point).args(["-type", "d"]).output().unwrap();
     let find = String::from_utf8_lossy(&find.stdout).lines().count() as i64;
     assert!((find - with.live as i64).abs() <= OTHERS, "find counts {find}, we {}", with.live);
     eprintln!("before {before:?}\nwith   {with:?}");
 
     drop(tmpfs);
-    wait_for("they are freed with the page that pins them", || risen().abs() <= OTHERS);
+    wait_for("they are freed with their pages", || risen().abs() <= OTHERS);
 }
 
 #[test]
@@ -188,8 +188,8 @@ fn a_memory_limit_that_is_hit_is_seen() {
     let mut cgroups = Cgroups::new(Root::live());
     let mut evidence = Evidence::default();
     cgroups.look_control(now(), &HashSet::new(), &processes, Reread::Everything, &mut evidence);
-    // Joins, then fills page cache beyond the limit: the kernel reclaims within the cgroup. Nobody is killed, as that would
-    // stay in the kernel log, and so in every diagnosis of this machine for a day.
+    // Joins, then fills the page cache beyond the limit, so that the kernel reclaims within the cgroup. An OOM kill would stay in
+    // the kernel log and show in every diagnosis of this machine for a day.
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let script = "echo $$ > $0/cgroup.procs; exec dd if=/dev/zero of=\"$1\" bs=64k count=512 status=none";
     let status = Command::new("sh").arg("-c").arg(script).args([&scratch.0, file.path()]).status().unwrap();
@@ -201,7 +201,7 @@ fn a_memory_limit_that_is_hit_is_seen() {
     assert_eq!(moved("oom_kill"), Some(0));
 }
 
-/// Cost of a census over `n` directories that lie in one parent.
+/// Cost of a census over `n` directories in one parent.
 fn crowd(host: &Host, n: usize) {
     let scratch = Scratch::new(&host.memory, "crowd");
     let before = census();
@@ -221,11 +221,11 @@ fn crowd(host: &Host, n: usize) {
     let grown = census.live as i64 - before.live as i64;
     assert!((grown - n as i64).abs() <= OTHERS, "{grown} more directories");
     let path = host.memory.full_path(scratch.0.file_name().unwrap().to_str().unwrap());
-    let parent = census.crowded.iter().find(|parent| parent.path == path).expect("it is among the crowded");
+    let parent = census.crowded.iter().find(|parent| parent.path == path).expect("it is listed as crowded");
     assert_eq!((parent.children, parent.empty), (n as u64, Some(n as u64 - 1)));
     assert!(parent.example.as_deref().unwrap().starts_with("session-"));
 
-    // The same directories as cgroups of processes: what the limits of all of them cost.
+    // The cost of reading limits, if all these directories had processes.
     let paths: HashSet<String> = (0..n).map(|i| format!("{}/session-{i}.scope", parent.path)).collect();
     let mut control = |what, reread| {
         let started = clock(ClockId::ThreadCPUTime).0;

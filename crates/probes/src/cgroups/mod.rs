@@ -1,7 +1,7 @@
-//! Cgroups v1, v2 and hybrid: where they are mounted, how many there are, and which of them limit their processes.
+//! Cgroups v1, v2 and hybrid: where they are mounted, how many there are, and which limit their processes.
 //!
-//! Three looks of different cost, so that the caller can pace them:
-//! - [`Cgroups::look`]: the kernel's counts, and the census of directories when these moved and a walk is affordable.
+//! Three looks of different cost, for the caller to pace:
+//! - [`Cgroups::look`]: the kernel's counts, and a census of directories when they changed and a walk is affordable.
 //! - [`Cgroups::look_control`]: CPU throttling and memory limits of cgroups that have processes.
 //! - [`Cgroups::start_stat_read`], [`Cgroups::collect_stat_read`]: one guarded, timed read of the root's memory statistics.
 
@@ -31,11 +31,11 @@ use directories::MAX_DIRECTORIES;
 use mounts::Hierarchy;
 use stat_read::StatReader;
 
-/// A walk is repeated only after so many times its CPU time: it may take 2 % of a core at most.
+/// A walk is repeated only after this many times its CPU time: at most 2 % of a core.
 const WALK_SHARE: u32 = 50;
 
-/// On v1 a directory that is removed but stays as a zombie moves no count of the kernel's. So the walk is repeated now and
-/// then without a sign, for at most 0.2 % of a core.
+/// On v1 a directory that is removed but stays as a zombie changes no kernel count. So the walk is repeated now and then
+/// unprompted, for at most 0.2 % of a core.
 const UNPROMPTED_WALK_SHARE: u32 = 500;
 const UNPROMPTED_WALK_EVERY: Duration = Duration::from_secs(10);
 
@@ -64,7 +64,7 @@ struct LastWalk {
     counts: Counts,
 }
 
-/// The values of the CgroupTree counters that were written last.
+/// The last written values of the CgroupTree counters.
 #[derive(Debug, Default)]
 struct Told {
     tracked: Option<u64>,
@@ -84,7 +84,7 @@ impl Cgroups {
         }
     }
 
-    /// The next look tells everything as if it were the first. A timed read that hangs is not forgotten.
+    /// Makes the next look report everything like the first. A hanging timed read is not forgotten.
     pub fn tell_anew(&mut self) {
         self.found = None;
         self.last_walk = None;
@@ -92,9 +92,9 @@ impl Cgroups {
         self.control = Control::default();
     }
 
-    /// Mounts at the first look; the kernel's counts; a census when they moved and it is affordable.
+    /// Mounts at the first look; the kernel's counts; a census when they changed and it is affordable.
     ///
-    /// `populated` are the memory cgroups of all processes, as in /proc/PID/cgroup; `None` if not all could be seen.
+    /// `populated`: the memory cgroups of all processes, as in /proc/PID/cgroup; `None` if not all could be seen.
     pub fn look(&mut self, at: Time, populated: Option<&HashSet<String>>, evidence: &mut Evidence) {
         self.find(evidence);
         let Some(memory) = self.found.as_ref().and_then(|f| f.memory.clone()) else { return };
@@ -106,7 +106,7 @@ impl Cgroups {
                     About::MemoryCgroups,
                     "how many memory cgroups the kernel tracks",
                     e.to_string(),
-                    "run on the host with its /proc and /sys/fs/cgroup",
+                    "run on the host, with its /proc and /sys/fs/cgroup",
                 );
                 Counts::default()
             }
@@ -128,8 +128,8 @@ impl Cgroups {
         }
     }
 
-    /// CPU throttling and memory limits of the cgroups of processes and of all their ancestors. The paths are those of
-    /// /proc/PID/cgroup in the hierarchies with the cpu and the memory controller.
+    /// CPU throttling and memory limits of the processes' cgroups and all their ancestors. Paths are from /proc/PID/cgroup, in
+    /// the hierarchies with the cpu and the memory controller.
     pub fn look_control(
         &mut self,
         at: Time,
@@ -150,21 +150,21 @@ impl Cgroups {
         );
     }
 
-    /// Starts one read of the root's memory statistics on a thread of its own, unless one is out already or it would itself
-    /// hurt the node; then it says so.
+    /// Starts one read of the root's memory statistics on its own thread, unless one is pending. If the read would hurt the node,
+    /// says so instead.
     pub fn start_stat_read(&mut self, at: Time, evidence: &mut Evidence) {
         self.find(evidence);
         let Some(memory) = self.found.as_ref().and_then(|f| f.memory.as_ref()) else { return };
         self.stat_reader.start(&self.root, memory, at, evidence);
     }
 
-    /// Appends the reads that have come back. One that is overdue is told once as unfinished, and once more should it come
-    /// back after all. Never waits; true if nothing more is to come.
+    /// Appends finished reads. An overdue one is reported once as unfinished, and again if it does finish. Never waits; true if
+    /// none is pending.
     pub fn collect_stat_read(&mut self, evidence: &mut Evidence) -> bool {
         self.stat_reader.collect(evidence)
     }
 
-    /// The mounts, once they have been looked at.
+    /// The mounts, after the first look.
     pub fn mounts(&self) -> &[CgroupMount] {
         self.found.as_ref().map_or(&[], |f| &f.mounts)
     }
@@ -203,7 +203,7 @@ impl Cgroups {
             evidence.unseen(
                 probe::CGROUPS,
                 "cgroups outside this container",
-                format!("{} shows only a part of the node's hierarchy", h.mount_point),
+                format!("{} shows only part of the node's hierarchy", h.mount_point),
                 "run on the host, or with its cgroup namespace and /sys/fs/cgroup (docker run --cgroupns=host)",
             );
         }
@@ -219,14 +219,14 @@ impl Cgroups {
         populated: Option<&HashSet<String>>,
         evidence: &mut Evidence,
     ) {
-        // Where a cgroup namespace hides names, processes cannot be matched with directories.
+        // If a cgroup namespace hides names, processes cannot be matched with directories.
         let populated = populated.filter(|_| memory.paths_match());
         let processes = Populated::of_paths(populated.into_iter().flatten(), memory);
         let top = self.root.path(&memory.mount_point);
         let started = now();
         let cpu_started = clock(ClockId::ThreadCPUTime);
 
-        // Count and directories must belong together: walk once more if the count moved meanwhile.
+        // Count and directories must match: walk again if the count changed meanwhile.
         let mut counts = counts;
         let mut walked = census::walk(&top, &processes, MAX_DIRECTORIES);
         let after = Counts::read(&self.root, memory).unwrap_or_default();
@@ -256,7 +256,7 @@ impl Cgroups {
         if let Some(why) = &walk.unreadable_why {
             evidence.unseen(
                 probe::CGROUPS,
-                format!("the cgroups below {} directories that may not be listed", walk.unreadable),
+                format!("cgroups below directories that may not be listed ({})", walk.unreadable),
                 why.clone(),
                 "run as root",
             );
@@ -269,8 +269,8 @@ impl Cgroups {
                         probe::CGROUPS,
                         About::DeadCgroups,
                         "how many dead cgroups there are",
-                        format!("{} does not say (before Linux 4.14)", memory.file("cgroup.stat")),
-                        "a newer kernel",
+                        format!("{} does not count them (Linux before 4.14)", memory.file("cgroup.stat")),
+                        "use Linux 4.14 or later",
                     );
                 }
                 let key = if counts.dying_is_of_memory { "nr_dying_subsys_memory" } else { "nr_dying_descendants" };
@@ -307,7 +307,7 @@ impl Cgroups {
     }
 }
 
-/// v1 does not say how many are dying: it is what the kernel tracks without a directory, if both speak of the whole node.
+/// v1 has no count of dying cgroups: it is what the kernel tracks minus the directories, if both cover the whole node.
 fn dying_of_v1(memory: &Hierarchy, counts: &Counts, walk: &census::Walk, evidence: &mut Evidence) -> Option<u64> {
     if let Some((why, how)) = census::why_uncounted(memory, counts, walk.unreadable, walk.truncated) {
         evidence.unseen_about(probe::CGROUPS, About::DeadCgroups, "how many dead memory cgroups there are", why, how);

@@ -1,4 +1,4 @@
-//! Where the cgroup hierarchies are mounted, and which of them holds a controller.
+//! Where the cgroup hierarchies are mounted, and which one has a controller.
 
 use coroner_evidence::{CgroupMount, Evidence, probe};
 
@@ -6,21 +6,20 @@ use crate::Root;
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 
-/// The hierarchy that holds a controller, as far as it is mounted here.
+/// The hierarchy with a controller, as mounted here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hierarchy {
     pub version: u8,
     pub mount_point: String,
-    /// What is mounted there; `/` unless seen from inside a container.
+    /// The mounted directory of the hierarchy; `/` unless in a container.
     pub root: String,
-    /// Whether the mount shows the whole hierarchy of the node. A cgroup namespace shows `/` for a part of it, so the mount's
-    /// root does not tell; the files do.
+    /// Whether the mount shows the node's whole hierarchy. In a cgroup namespace `root` is `/` for a part of it too; the files
+    /// tell.
     pub whole: bool,
 }
 
 impl Hierarchy {
-    /// The place below the mount of a path as /proc/PID/cgroup gives it, without a leading slash; `None` if it is not below
-    /// this mount.
+    /// A path from /proc/PID/cgroup relative to the mount, without a leading slash; `None` if it is not below this mount.
     pub fn below<'p>(&self, path: &'p str) -> Option<&'p str> {
         let root = self.root.trim_end_matches('/');
         let rest = path.strip_prefix(root)?;
@@ -29,18 +28,18 @@ impl Hierarchy {
             None if rest.is_empty() && !path.is_empty() => "",
             None => return None,
         };
-        // `/..` is how a cgroup namespace names what lies outside of it.
+        // A cgroup namespace shows paths outside of it with `/..`.
         (!rest.split('/').any(|part| part == "..")).then_some(rest.trim_end_matches('/'))
     }
 
-    /// The path as /proc/PID/cgroup would give it: the inverse of [`Hierarchy::below`].
+    /// The path as in /proc/PID/cgroup: the inverse of [`Hierarchy::below`].
     pub fn full_path(&self, below: &str) -> String {
         let root = self.root.trim_end_matches('/');
         if below.is_empty() && root.is_empty() { "/".to_owned() } else { join(root, below) }
     }
 
-    /// Whether processes' paths can be matched with directories. A mount of an ancestor of our cgroup namespace cannot be:
-    /// the names of the directories between are hidden (`/..`).
+    /// Whether process paths can be matched with directories. Not if the mount is an ancestor of our cgroup namespace: the
+    /// directory names in between are hidden (`/..`).
     pub fn paths_match(&self) -> bool {
         !self.root.split('/').any(|part| part == "..")
     }
@@ -54,17 +53,12 @@ fn join(parent: &str, name: &str) -> String {
     if name.is_empty() { parent.to_owned() } else { format!("{parent}/{name}") }
 }
 
-/// Reads where cgroups are mounted; notes what that leaves unseen. One mount for each hierarchy: the one that shows most.
+/// Finds the cgroup mounts and notes what is unseen. Returns one mount per hierarchy: the one that shows most.
 pub(crate) fn find(root: &Root, evidence: &mut Evidence) -> Vec<CgroupMount> {
     let text = match root.read(MOUNTINFO) {
         Ok(text) => text,
         Err(e) => {
-            evidence.unseen(
-                probe::CGROUPS,
-                "cgroups",
-                e.to_string(),
-                "mount /proc, and run with a /proc that we may read",
-            );
+            evidence.unseen(probe::CGROUPS, "cgroups", e.to_string(), "mount /proc where this process may read it");
             return Vec::new();
         }
     };
@@ -98,17 +92,17 @@ pub(crate) fn find(root: &Root, evidence: &mut Evidence) -> Vec<CgroupMount> {
 }
 
 fn same_hierarchy(a: &CgroupMount, b: &CgroupMount) -> bool {
-    // There is one v2 hierarchy; what cgroup.controllers says depends on the part that is mounted.
+    // There is only one v2 hierarchy; cgroup.controllers differs with the mounted part.
     a.version == b.version && (a.version == 2 || a.controllers == b.controllers)
 }
 
-/// Smaller is better: the whole before a part, then `/` before something else, then what people would type.
+/// Smaller is better: the whole before a part, then root `/`, then the shortest mount point.
 fn rank(root: &Root, mount: &CgroupMount) -> (bool, bool, usize) {
     (!is_whole(root, mount), mount.root != "/", mount.mount_point.len())
 }
 
-/// Whether the directory that is mounted is the hierarchy's root. kernel/cgroup/cgroup-v1.c: `release_agent` is
-/// CFTYPE_ONLY_ON_ROOT; kernel/cgroup/cgroup.c: `cgroup.events` of v2 is CFTYPE_NOT_ON_ROOT.
+/// Whether the mounted directory is the hierarchy's root: v1's `release_agent` is CFTYPE_ONLY_ON_ROOT
+/// (kernel/cgroup/cgroup-v1.c), v2's `cgroup.events` is CFTYPE_NOT_ON_ROOT (kernel/cgroup/cgroup.c).
 fn is_whole(root: &Root, mount: &CgroupMount) -> bool {
     let at = mount.mount_point.trim_end_matches('/');
     match mount.version {
@@ -117,7 +111,7 @@ fn is_whole(root: &Root, mount: &CgroupMount) -> bool {
     }
 }
 
-/// The hierarchy with a controller. On hybrid nodes a controller is in one hierarchy only, and v1 takes it from v2.
+/// The hierarchy with a controller. On hybrid nodes a controller is in only one, and v1 has precedence.
 pub(crate) fn with_controller(root: &Root, mounts: &[CgroupMount], controller: &str) -> Option<Hierarchy> {
     let mount = mounts.iter().filter(|m| m.has(controller)).min_by_key(|m| m.version)?;
     Some(Hierarchy {
@@ -128,14 +122,14 @@ pub(crate) fn with_controller(root: &Root, mounts: &[CgroupMount], controller: &
     })
 }
 
-/// The cgroup mounts in a mountinfo file; lines of another shape are passed over, as the kernel may add fields.
+/// The cgroup mounts in a mountinfo file; other lines are skipped.
 pub(crate) fn parse_mountinfo(text: &str) -> Vec<CgroupMount> {
     text.lines().filter_map(parse_mountinfo_line).collect()
 }
 
 /// `35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory` (proc_pid_mountinfo(5)).
 fn parse_mountinfo_line(line: &str) -> Option<CgroupMount> {
-    // The optional fields before the dash vary in number. A mount point cannot hold " - ": its blanks are written \040.
+    // The number of optional fields before the dash varies. A mount point cannot contain " - ": its spaces are written \040.
     let (head, tail) = line.split_once(" - ")?;
     let mut tail = tail.split(' ');
     let version = match tail.next()? {
@@ -156,7 +150,7 @@ fn parse_mountinfo_line(line: &str) -> Option<CgroupMount> {
     Some(CgroupMount { version, controllers, mount_point, root })
 }
 
-/// The options of a v1 mount are its controllers, its name, and these (cgroup1_show_options in kernel/cgroup/cgroup-v1.c).
+/// A v1 mount's options are its controllers, its name, and these (cgroup1_show_options in kernel/cgroup/cgroup-v1.c).
 fn is_controller(option: &str) -> bool {
     match option {
         "" | "rw" | "ro" | "sync" | "dirsync" | "mand" | "lazytime" | "seclabel" | "noprefix" | "xattr"
@@ -165,7 +159,7 @@ fn is_controller(option: &str) -> bool {
     }
 }
 
-/// mangle() in fs/seq_file.c writes blank, tab, newline, backslash and # as three octal digits.
+/// mangle() in fs/seq_file.c writes space, tab, newline, backslash and # as three octal digits.
 fn unescape(field: &str) -> String {
     let bytes = field.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());
@@ -228,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_mounts_of_one_hierarchy_the_whole_one_is_taken() {
+    fn of_two_mounts_of_a_hierarchy_the_whole_one_wins() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::at(dir.path());
         for (path, text) in [
@@ -253,7 +247,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_mountinfo_is_survived(text in "\\PC*", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_mountinfo_is_handled(text in "\\PC*", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             parse_mountinfo(&text);
             parse_mountinfo(&String::from_utf8_lossy(&bytes));
             parse_mountinfo(&format!("35 31 0:32 {text} - cgroup cgroup rw,{text}"));

@@ -1,11 +1,10 @@
-//! One timed read of the root's memory statistics, guarded: on a node with tens of thousands of dead memory cgroups the read
-//! is itself the hazard.
+//! One timed read of the root's memory statistics, guarded: with tens of thousands of dead memory cgroups the read itself can
+//! hurt the node.
 //!
-//! Before Linux 5.8 the root's memory.numa_stat of v1 walks every memory cgroup, living and dead, for each node and kind of
-//! page: about 70 µs each on a large node, in one go, on one core. At 68,680 that is 4.8 s, and some NIC drivers reset the
-//! device after 5 s without a poll. Such a read is refused and the estimate is told instead: a person who reads "would take
-//! about 4.8 s" knows what they need, and kubelet's own reads show in the profile. memory.stat keeps totals since 5.2 and is
-//! still read there; before 5.2 it walks as well.
+//! Before Linux 5.8, v1's memory.numa_stat at the root walks every memory cgroup, live and dead, for each NUMA node and kind of
+//! page: about 70 µs each on a large node, on one core without a break. With 68,680 that is 4.8 s, and some NIC drivers reset the
+//! device after 5 s without a poll. We refuse such a read and report the estimate ("would take about 4.8 s") instead; kubelet's
+//! own reads show in the profile. memory.stat keeps totals since 5.2, so it is still read there; before 5.2 it walks as well.
 
 use std::fs::File;
 use std::io::Read;
@@ -23,16 +22,16 @@ use super::mounts::Hierarchy;
 use crate::Root;
 use crate::root::{clock, now};
 
-/// A read that is out for longer is told as unfinished.
+/// A read that takes longer is reported as unfinished.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// When the first file took this long, the point is made and the second is not read.
+/// If the first file takes this long, the second is not read.
 const SLOW_ENOUGH: Duration = Duration::from_millis(500);
 
 const NUMA_STAT_WALKS_BEFORE: (u32, u32) = (5, 8);
 const STAT_WALKS_BEFORE: (u32, u32) = (5, 2);
 
-/// More memory cgroups than this are not walked: 1.4 s of one core.
+/// No walk over more memory cgroups than this: it would take 1.4 s of one core.
 const MAX_WALKED: u64 = 20_000;
 const NS_PER_MEMCG: u64 = 70_000;
 
@@ -48,13 +47,13 @@ impl Default for StatReader {
     }
 }
 
-/// A thread that reads.
+/// A reader thread.
 #[derive(Debug)]
 struct Out {
     messages: Receiver<Message>,
-    /// Set when it is overdue: the thread then reads no other file.
+    /// Set when a read is overdue: the thread then reads no other file.
     stop: Arc<AtomicBool>,
-    /// The file that is being read, since when, and whether it was told to be overdue.
+    /// Start of the current read (our clock and an instant), its file, and whether it was reported as overdue.
     reading: Option<(Time, Instant, String, bool)>,
 }
 
@@ -75,7 +74,7 @@ impl StatReader {
         let kernel = root.read_line("/proc/sys/kernel/osrelease");
         let version = kernel.as_deref().and_then(parse_release);
         let mut files = Vec::new();
-        // v2 got its memory.numa_stat after the totals were there: it never walked.
+        // v2's memory.numa_stat is newer than the totals, so it never walked.
         let numa_walks_before = if memory.version == 1 { NUMA_STAT_WALKS_BEFORE } else { (0, 0) };
         for (file, walks_before) in [("memory.stat", STAT_WALKS_BEFORE), ("memory.numa_stat", numa_walks_before)] {
             let path = memory.file(file);
@@ -100,7 +99,7 @@ impl StatReader {
         let (sender, messages) = channel();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        // `at` is the caller's clock; the reads stamp themselves relative to it.
+        // `at` is from the caller's clock; the reads are timestamped relative to it.
         let offset = at.0 as i128 - now().0 as i128;
         let spawned = std::thread::Builder::new()
             .name("stat-read".to_owned())
@@ -111,8 +110,8 @@ impl StatReader {
                 probe::CGROUPS,
                 About::StatsRead,
                 "how long a read of the memory statistics takes",
-                format!("no thread to read them: {e}"),
-                "raise the limit of tasks",
+                format!("cannot start a reader thread: {e}"),
+                "raise the task limit",
             ),
         }
     }
@@ -197,7 +196,7 @@ fn read_all(files: Vec<(PathBuf, String)>, sender: &Sender<Message>, stop: &Atom
 fn read_and_forget(mut file: File) -> std::io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     let mut total = 0;
-    // A statistics file has some kilobytes for each NUMA node; a file without an end is not one.
+    // A statistics file has a few kilobytes per NUMA node; a larger file is something else.
     while total < 64 << 20 {
         match file.read(&mut buffer) {
             Ok(0) => break,
@@ -227,8 +226,7 @@ impl Danger {
     }
 }
 
-/// What speaks against reading a file that walks all memory cgroups on kernels before `walks_before`. A kernel that does not
-/// say its version is taken for an old one.
+/// Why not to read a file that walks all memory cgroups on kernels before `walks_before`. An unknown version counts as old.
 fn danger(kernel: Option<(u32, u32)>, tracked: Option<u64>, walks_before: (u32, u32)) -> Option<Danger> {
     if kernel.unwrap_or((0, 0)) >= walks_before {
         return None;
@@ -240,7 +238,7 @@ fn danger(kernel: Option<(u32, u32)>, tracked: Option<u64>, walks_before: (u32, 
     }
 }
 
-/// Why the sums in memory.stat of cgroups with many below them shall not be read here: the same walk, only from another top.
+/// Why memory.stat of cgroups with many descendants must not be read here: the same walk, from another root.
 pub(crate) fn why_not_read_sums(root: &Root, tracked: Option<u64>) -> Option<String> {
     let kernel = root.read_line("/proc/sys/kernel/osrelease");
     let danger = danger(kernel.as_deref().and_then(parse_release), tracked, STAT_WALKS_BEFORE)?;
@@ -299,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn both_files_are_timed_on_a_new_kernel_however_many_cgroups() {
+    fn on_a_new_kernel_both_files_are_timed_whatever_the_count() {
         let (_dir, root, memory) = node("6.18.44", 68_680);
         let (mut reader, mut evidence) = (StatReader::default(), Evidence::default());
         reader.start(&root, &memory, Time::from_secs(1000), &mut evidence);
@@ -313,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dangerous_read_is_refused_on_an_old_kernel_and_the_estimate_told() {
+    fn on_an_old_kernel_a_dangerous_read_is_refused_and_estimated() {
         let (_dir, root, memory) = node("5.4.0-1103-aws", 68_680);
         let (mut reader, mut evidence) = (StatReader::default(), Evidence::default());
         reader.start(&root, &memory, Time::from_secs(1), &mut evidence);
@@ -327,10 +325,10 @@ mod tests {
         let mut evidence = Evidence::default();
         let mut reader = StatReader::default();
         reader.start(&root, &memory, Time::from_secs(1), &mut evidence);
-        assert!(reader.collect(&mut evidence), "nothing is out");
+        assert!(reader.collect(&mut evidence), "no read is pending");
         assert_eq!((evidence.stat_reads.len(), evidence.unseen.len()), (0, 2));
 
-        // Few cgroups on the same kernel are no danger.
+        // A few cgroups on the same kernel are safe.
         let (_dir, root, memory) = node("4.19.0-20-amd64", 240);
         let mut evidence = Evidence::default();
         reader.start(&root, &memory, Time::from_secs(1), &mut evidence);
@@ -339,9 +337,9 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_hangs_is_told_and_never_repeated_and_told_again_when_it_comes_back() {
+    fn a_hanging_read_is_reported_once_not_repeated_and_reported_again_when_done() {
         let (dir, root, memory) = node("6.1.0", 10);
-        // A FIFO without a writer: its open does not return.
+        // Opening a FIFO without a writer blocks.
         let fifo = dir.path().join("m/memory.stat");
         std::fs::remove_file(&fifo).unwrap();
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -353,8 +351,8 @@ mod tests {
         assert!(!read.finished && read.took_ns >= 50_000_000 && read.cpu_ns.is_none());
 
         reader.start(&root, &memory, Time::from_secs(2), &mut evidence);
-        assert!(!reader.collect(&mut evidence), "it is still out");
-        assert_eq!(evidence.stat_reads.len(), 1, "and told only once");
+        assert!(!reader.collect(&mut evidence), "it is still pending");
+        assert_eq!(evidence.stat_reads.len(), 1, "and reported only once");
 
         drop(open_writer(&fifo));
         collect_until(&mut reader, &mut evidence, |_, done| done);
@@ -379,7 +377,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_release_is_survived(text in "\\PC*") {
+        fn any_release_is_handled(text in "\\PC*") {
             parse_release(&text);
         }
     }

@@ -1,4 +1,4 @@
-//! Trees in a directory: v2, containers, old kernels, whatever this node is not.
+//! Fake trees in a directory: v2, containers, old kernels, whatever this node is not.
 
 use super::*;
 use proptest::prelude::*;
@@ -58,7 +58,7 @@ fn set(paths: &[&str]) -> HashSet<String> {
 }
 
 #[test]
-fn v2_says_itself_what_is_dying() {
+fn v2_counts_dying_cgroups_itself() {
     let tree = v2();
     let mut evidence = Evidence::default();
     let processes = set(&["/", "/kubepods.slice/b", "/system.slice/x.service", "/outside/../weird"]);
@@ -86,7 +86,7 @@ fn without_all_processes_nothing_is_called_empty() {
 }
 
 #[test]
-fn only_what_moved_is_told_and_the_walk_waits_for_a_sign() {
+fn only_changes_are_reported_and_the_walk_waits_for_one() {
     let tree = v2();
     let mut cgroups = tree.cgroups();
     let mut first = Evidence::default();
@@ -132,7 +132,7 @@ fn v1() -> Tree {
 }
 
 #[test]
-fn v1_dying_is_what_is_tracked_without_a_directory() {
+fn on_v1_dying_is_tracked_minus_directories() {
     let mut evidence = Evidence::default();
     v1().cgroups().look(Time::from_secs(1), None, &mut evidence);
     let census = &evidence.cgroup_censuses[0];
@@ -144,7 +144,7 @@ fn v1_dying_is_what_is_tracked_without_a_directory() {
 
 #[test]
 fn in_a_container_on_v1_the_dead_cannot_be_counted() {
-    // Without a cgroup namespace the mount's root tells; with one it says `/`, and only the root's files are missing.
+    // Without a cgroup namespace the mount's root shows it; with one the root is `/`, and only the root's files are missing.
     for root in ["/docker/0123", "/"] {
         let tree = v1();
         tree.write("proc/self/mountinfo", &V1_MOUNTS.replace("0:32 /", &format!("0:32 {root}")));
@@ -154,14 +154,14 @@ fn in_a_container_on_v1_the_dead_cannot_be_counted() {
         let census = &evidence.cgroup_censuses[0];
         assert_eq!((census.tracked, census.dying), (Some(68_680), None), "{root}");
         assert_eq!(census.crowded[0].path, root);
-        let unseen = evidence.unseen.iter().find(|u| u.what.contains("dead memory cgroups")).expect("told");
+        let unseen = evidence.unseen.iter().find(|u| u.what.contains("dead memory cgroups")).expect("reported");
         assert!(unseen.why.contains("the whole node"), "{unseen:?}");
         assert_eq!(evidence.counters.points(Source::CgroupTree, "memory", "dying"), []);
     }
 }
 
 #[test]
-fn in_a_container_on_v2_the_part_is_counted_and_named_a_part() {
+fn in_a_container_on_v2_the_part_is_counted_and_reported_as_one() {
     let tree = v2();
     tree.write("sys/fs/cgroup/cgroup.events", "populated 1\n");
     let mut evidence = Evidence::default();
@@ -171,7 +171,7 @@ fn in_a_container_on_v2_the_part_is_counted_and_named_a_part() {
 }
 
 #[test]
-fn what_is_missing_is_said_and_no_zero_is_shown() {
+fn what_is_missing_is_reported_and_never_zero() {
     // No mountinfo at all; no cgroup mounts; memory nowhere; no `memory` row; no dying in cgroup.stat.
     let look = |tree: &Tree| {
         let mut evidence = Evidence::default();
@@ -199,7 +199,7 @@ fn what_is_missing_is_said_and_no_zero_is_shown() {
     tree.write("proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t5\t1\n");
     let no_row = look(&tree);
     assert_eq!((no_row.cgroup_censuses[0].tracked, no_row.cgroup_censuses[0].dying), (None, None));
-    assert!(no_row.unseen.iter().any(|u| u.why.contains("/proc/cgroups does not count")));
+    assert!(no_row.unseen.iter().any(|u| u.why.contains("/proc/cgroups does not list")));
 
     let tree = v2();
     tree.write("sys/fs/cgroup/cgroup.stat", "");
@@ -215,7 +215,7 @@ fn what_is_missing_is_said_and_no_zero_is_shown() {
 }
 
 #[test]
-fn a_walk_stops_at_its_limit_and_says_so() {
+fn a_walk_stops_at_its_limit_and_reports_it() {
     let tree = v1();
     let top = tree.path().join("sys/fs/cgroup/memory");
     let walk = census::walk(&top, &Populated::default(), 100).unwrap();
@@ -225,7 +225,7 @@ fn a_walk_stops_at_its_limit_and_says_so() {
 }
 
 #[test]
-fn deep_and_wide_trees_are_counted_like_find_does() {
+fn deep_and_wide_trees_are_counted_completely() {
     let tree = Tree::new(&[]);
     let mut deep = "m".to_owned();
     for i in 0..200 {
@@ -244,11 +244,11 @@ fn deep_and_wide_trees_are_counted_like_find_does() {
 }
 
 #[test]
-fn v2_quotas_and_limits_are_told_once_and_then_what_moved() {
+fn v2_quotas_and_limits_are_reported_once_and_then_changes() {
     let tree = v2();
     let at = |file: &str| format!("sys/fs/cgroup/kubepods.slice/{file}");
     for (file, text) in [
-        // The pod has the limits, its container none.
+        // The pod has the limits, its container has none.
         ("cpu.max", "200000 100000\n"),
         ("cpu.stat", "usage_usec 5\nuser_usec 5\nsystem_usec 0\nnr_periods 70\nnr_throttled 7\nthrottled_usec 7000\n"),
         ("memory.max", "1000000\n"),
@@ -288,7 +288,7 @@ fn v2_quotas_and_limits_are_told_once_and_then_what_moved() {
     assert_eq!((cpu(&moved, "nr_throttled"), cpu(&moved, "quota_us")), (Some(17), None));
     assert_eq!(memory(&moved, "usage_bytes"), None, "half a percent is no news");
 
-    // A limit that is set later is found by the rounds over those without one.
+    // A limit set later is found when unlimited cgroups are checked in turn.
     tree.write(&at("a/cpu.max"), "1000 100000\n");
     tree.write(&at("a/cpu.stat"), "nr_periods 1\nnr_throttled 1\nthrottled_usec 1\n");
     assert_eq!(look(4).counters.last(Source::CgroupCpu, "/kubepods.slice/a", "quota_us"), Some(1000));
@@ -318,14 +318,14 @@ fn v1_quotas_and_limits() {
     assert_eq!(evidence.counters.subjects(Source::CgroupMemory), ["/job"]);
     assert_eq!(evidence.counters.last(Source::CgroupMemory, "/job", "oom_kill"), Some(3));
     assert_eq!(evidence.counters.last(Source::CgroupMemory, "/job", "limit_hits"), Some(55));
-    assert_eq!(evidence.counters.points(Source::CgroupMemory, "/job", "oom"), [], "v1 does not say");
+    assert_eq!(evidence.counters.points(Source::CgroupMemory, "/job", "oom"), [], "v1 does not have it");
     assert_eq!(evidence.unseen, []);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
-    fn any_bytes_in_any_file_are_survived(
+    fn any_bytes_in_any_file_are_handled(
         bytes in proptest::collection::vec(any::<u8>(), 0..300),
         text in "[a-z_ 0-9\n-]{0,200}",
         path in "\\PC{0,40}",

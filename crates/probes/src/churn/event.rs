@@ -1,23 +1,23 @@
-//! One cgroup made, removed, or freed at last, and by whom.
+//! One cgroup created, removed or freed, and by whom.
 
 use coroner_evidence::Time;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum EventKind {
     Made,
     Removed,
-    /// The kernel let go of it, after the last reference to it.
+    /// Freed by the kernel after the last reference was dropped.
     Freed,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 3] = [Kind::Made, Kind::Removed, Kind::Freed];
+impl EventKind {
+    pub const ALL: [EventKind; 3] = [EventKind::Made, EventKind::Removed, EventKind::Freed];
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Process {
     pub pid: u32,
-    /// When it was started, if that is known.
+    /// Start time, if known.
     pub began: Option<Time>,
     pub comm: String,
 }
@@ -25,16 +25,15 @@ pub(super) struct Process {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Event {
     pub at: Time,
-    pub kind: Kind,
-    /// The cgroup's.
+    pub kind: EventKind,
+    /// The cgroup's id.
     pub id: u64,
     pub path: String,
-    /// Who did it, then its ancestors, as far as they are known; may end with pid 1. Empty if nobody is known.
+    /// The acting process, then its known ancestors, up to pid 1. Empty if unknown.
     pub chain: Vec<Process>,
 }
 
 impl Event {
-    /// The path of the parent, and the name in it.
     pub fn parent_and_name(&self) -> (&str, &str) {
         match self.path.rsplit_once('/') {
             Some(("", name)) => ("/", name),
@@ -52,19 +51,19 @@ const PROCESS_BYTES: usize = 32;
 const PATH_AT: usize = CHAIN_AT + CHAIN * PROCESS_BYTES;
 const PATH_BYTES: usize = EVENT_BYTES - PATH_AT;
 
-/// What the BPF programs tell. `None` if it is not of them.
+/// Parses an event from the BPF programs; `None` if it is of unknown kind.
 pub(super) fn parse(bytes: &[u8; EVENT_BYTES]) -> Option<Event> {
     let kind = match word(bytes, 16) {
-        1 => Kind::Made,
-        2 => Kind::Removed,
-        3 => Kind::Freed,
+        1 => EventKind::Made,
+        2 => EventKind::Removed,
+        3 => EventKind::Freed,
         _ => return None,
     };
     let mut chain = Vec::new();
-    if kind != Kind::Freed {
+    if kind != EventKind::Freed {
         for at in (CHAIN_AT..PATH_AT).step_by(PROCESS_BYTES) {
             let pid = word(bytes, at + 8);
-            // Before the first process there is none.
+            // The end of the chain.
             if pid == 0 || pid > i32::MAX as u32 {
                 break;
             }
@@ -76,7 +75,7 @@ pub(super) fn parse(bytes: &[u8; EVENT_BYTES]) -> Option<Event> {
     let path = &bytes[PATH_AT..];
     let path = match path.get(..length) {
         Some(whole) => String::from_utf8_lossy(whole).into_owned(),
-        // Too long: its beginning and its end.
+        // Too long: only its beginning and end were kept.
         None => {
             let (head, tail) = path.split_at(PATH_BYTES / 2);
             format!("{}…{}", String::from_utf8_lossy(head), String::from_utf8_lossy(tail))
@@ -121,17 +120,17 @@ mod tests {
     #[test]
     fn an_event_is_read_with_who_did_it() {
         let event = parse(&bytes(1, 12, b"/jobs/job-17rest of an older path")).unwrap();
-        assert_eq!((event.kind, event.id, event.path.as_str()), (Kind::Made, 7, "/jobs/job-17"));
+        assert_eq!((event.kind, event.id, event.path.as_str()), (EventKind::Made, 7, "/jobs/job-17"));
         assert_eq!(event.parent_and_name(), ("/jobs", "job-17"));
         let chain: Vec<_> = event.chain.iter().map(|p| (p.pid, p.comm.as_str())).collect();
         assert_eq!(chain, [(500, "mkdir"), (400, "bash"), (1, "systemd")]);
         assert_eq!(event.chain[0].began, Some(Time(9)));
-        assert_eq!(parse(&bytes(3, 3, b"/ab")).unwrap().chain, [], "the kernel frees, on its own");
+        assert_eq!(parse(&bytes(3, 3, b"/ab")).unwrap().chain, [], "the kernel frees on its own");
         assert_eq!(parse(&bytes(3, 3, b"/ab")).unwrap().parent_and_name(), ("/", "ab"));
     }
 
     #[test]
-    fn of_a_long_path_both_ends_stay() {
+    fn a_long_path_keeps_both_ends() {
         let path: Vec<u8> = std::iter::repeat_n(b'a', PATH_BYTES - 6).chain(*b"/name7").collect();
         let event = parse(&bytes(2, 1000, &path)).unwrap();
         assert_eq!(event.parent_and_name().1, "name7");

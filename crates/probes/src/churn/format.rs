@@ -1,11 +1,11 @@
-//! Where a tracepoint's fields lie in its records, as its `format` file in tracefs says.
+//! Field offsets in a tracepoint's records, from its `format` file in tracefs.
 
 use super::event::text_until_nul;
 
-/// The fields that we need. They differ between kernels: `id` has 4 bytes before 5.5.
+/// The fields we need. They differ between kernels: `id` has 4 bytes before 5.5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Format {
-    /// The number of the tracepoint, which each record begins with.
+    /// The tracepoint's id, with which each record starts.
     pub tracepoint: u32,
     root: Field,
     id: Field,
@@ -18,7 +18,7 @@ struct Field {
     size: usize,
 }
 
-/// What one record of a cgroup tracepoint says.
+/// One record of a cgroup tracepoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub hierarchy: u64,
@@ -34,7 +34,7 @@ impl Format {
     }
 
     pub fn read(&self, raw: &[u8]) -> Option<Record> {
-        // __data_loc: where the text is, and in the upper half how long it is.
+        // __data_loc: offset in the lower half, length in the upper.
         let place = number(raw, self.path)?;
         let (start, length) = ((place & 0xffff) as usize, (place >> 16 & 0xffff) as usize);
         let path = raw.get(start..start + length)?;
@@ -86,7 +86,7 @@ mod tests {
 print fmt: \"root=%d id=%llu level=%d path=%s\", REC->root, REC->id, REC->level, __get_str(path)\n";
 
     #[test]
-    fn records_are_read_as_the_kernel_says() {
+    fn records_are_read_by_the_kernels_format() {
         let format = Format::parse(NEW).unwrap();
         assert_eq!(format.tracepoint, 544);
         let mut raw = vec![0; 28];

@@ -1,18 +1,18 @@
-//! Which cgroup hierarchy has the memory controller. systemd makes the same directory in each of them; one counts.
+//! Which cgroup hierarchy has the memory controller. systemd creates the same directory in each hierarchy; only one counts.
 
 use crate::Root;
 use crate::zombies::{Blind, Reason};
 
-/// Its number in the kernel: that of /proc/cgroups, 0 for the unified one (v2).
+/// Its number in the kernel, as in /proc/cgroups; 0 for the unified one (v2).
 pub(super) fn of_memory(root: &Root) -> Result<u32, Blind> {
     let no_controller = |why: &str| Blind::new(Reason::NoMemoryController, why, "boot without cgroup_disable=memory");
     let text = root
         .read("/proc/cgroups")
-        .map_err(|e| Blind::new(Reason::Kernel, e.to_string(), "mount /proc; a kernel with CONFIG_CGROUPS"))?;
+        .map_err(|e| Blind::new(Reason::Kernel, e.to_string(), "mount /proc, on a kernel with CONFIG_CGROUPS"))?;
     match memory_row(&text) {
         Some((_, false)) => Err(no_controller("the memory controller is disabled")),
         Some((hierarchy, true)) => Ok(hierarchy),
-        // Kernels without the memory controller of v1 leave it out (kernel/cgroup/cgroup-v1.c: proc_cgroupstats_show).
+        // Kernels without v1's memory controller omit the row (kernel/cgroup/cgroup-v1.c: proc_cgroupstats_show).
         None => Ok(0),
     }
 }

@@ -1,6 +1,6 @@
-//! On the node itself, as root: real cgroups, made and removed by real processes.
+//! On the live node, as root: real cgroups, created and removed by real processes.
 //!
-//! Others make and remove cgroups meanwhile: tests speak of what lies in their own.
+//! Others create and remove cgroups meanwhile: tests look only below their own.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -37,7 +37,7 @@ impl Scene {
     }
 }
 
-/// A reader that tells its rows at each look, and what it told of one parent.
+/// A reader that reports its rows at each look, and the evidence so far.
 struct Watching {
     reader: Option<ChurnReader>,
     evidence: Evidence,
@@ -75,7 +75,7 @@ impl Watching {
         counts
     }
 
-    /// Waits until so many cgroups of the scene were freed at last: nothing of it comes after that.
+    /// Waits until `count` cgroups of the scene are freed: no more events follow.
     fn until_freed(&mut self, scene: &Scene, count: u64) {
         let started = Instant::now();
         loop {
@@ -84,13 +84,13 @@ impl Watching {
             if freed >= count {
                 return;
             }
-            assert!(started.elapsed() < Duration::from_secs(180), "{freed} of {count} were freed");
+            assert!(started.elapsed() < Duration::from_secs(180), "only {freed} of {count} were freed");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-/// Runs `script` with the scene's directory as `$0`, says when it is done, and stays until dropped.
+/// Runs `script` with the scene's directory as `$0`, waits until it is done, and keeps the shell alive until dropped.
 fn shell(script: &str, dir: &Path, argument: &Path) -> Child {
     let script = format!("{script}\necho done; exec 2>/dev/null; while :; do sleep 1; done");
     let mut command = Command::new("sh");
@@ -102,7 +102,7 @@ fn shell(script: &str, dir: &Path, argument: &Path) -> Child {
 
 const ACTOR_IN: &str = "CORONER_TEST_CHURN_ACTOR_IN";
 
-/// Not a test of its own: what [`both_ways_count_alike_and_name_the_maker`] runs as a process that makes cgroups itself.
+/// Not a test: [`bpf_and_perf_agree_and_name_the_maker`] runs it as a process that creates cgroups itself.
 #[test]
 fn actor() {
     let Some(dir) = std::env::var_os(ACTOR_IN) else { return };
@@ -114,7 +114,7 @@ fn actor() {
 }
 
 #[test]
-fn both_ways_count_alike_and_name_the_maker() {
+fn bpf_and_perf_agree_and_name_the_maker() {
     let Some(scene) = Scene::set("churn") else { return };
     let foreign = Cgroup::with_controller("pids", "coroner-test-churn").ok();
     let mut watching = WAYS.map(Watching::start);
@@ -129,7 +129,7 @@ fn both_ways_count_alike_and_name_the_maker() {
     actor.args(["--exact", "churn::host_tests::actor", "--nocapture"]).env(ACTOR_IN, scene.dir());
     let mut actor = actor.stdout(Stdio::null()).spawn().unwrap();
     assert!(actor.wait().unwrap().success());
-    // The same in another hierarchy, and by ourselves: neither counts.
+    // The same in another hierarchy and by ourselves: not counted.
     if let Some(foreign) = &foreign {
         drop(shell("mkdir \"$0/foreign-1\"; rmdir \"$0/foreign-1\"", foreign.dir(), Path::new("")));
     }
@@ -178,7 +178,7 @@ fn both_ways_count_alike_and_name_the_maker() {
 }
 
 #[test]
-fn what_is_not_freed_is_a_zombie() {
+fn an_unfreed_cgroup_is_a_zombie() {
     let Some(scene) = Scene::set("churn-zombie") else { return };
     let home = scene.parent.child("home").unwrap();
     let tmpfs = TmpfsMount::create("coroner-test-churn", 1 << 20, 100).unwrap();
@@ -192,9 +192,9 @@ fn what_is_not_freed_is_a_zombie() {
         );
         let shell = shell(&script, scene.dir(), tmpfs.dir());
         watching.until_freed(&scene, 1);
-        assert_eq!(watching.counts(&scene)["z-*"], [1, 1, 0], "{way:?}: the tmpfs page keeps it");
+        assert_eq!(watching.counts(&scene)["z-*"], [1, 1, 0], "{way:?}: the tmpfs page pins it");
         assert_eq!(watching.counts(&scene)["other-*"], [1, 1, 1], "{way:?}");
-        // It is in the scene's own cgroup meanwhile.
+        // The shell is in the scene's own cgroup by now.
         let maker = watching.rows(&scene).into_iter().find_map(|r| r.maker.clone()).unwrap();
         assert_eq!(maker.pid, shell.pid());
         std::fs::remove_file(tmpfs.dir().join("page")).unwrap();
@@ -204,11 +204,11 @@ fn what_is_not_freed_is_a_zombie() {
 }
 
 #[test]
-fn what_comes_faster_than_it_is_read_is_counted_all_the_same() {
+fn events_lost_to_a_full_queue_are_still_counted() {
     let Some(scene) = Scene::set("churn-lost") else { return };
     let mut watching = Watching::start(Way::Bpf);
     {
-        // Nobody reads meanwhile. The queue has room for 8,192.
+        // Nobody reads meanwhile. The queue holds 8,192 events.
         let watch = watching.reader.as_ref().unwrap().watch.as_ref().unwrap();
         let _held = watch.state();
         let mut actor = Command::new(std::env::current_exe().unwrap());
@@ -221,16 +221,16 @@ fn what_comes_faster_than_it_is_read_is_counted_all_the_same() {
     let unnamed = rows.iter().filter(|r| r.parent == "*").map(sum).fold([0; 2], |s, r| [s[0] + r[0], s[1] + r[1]]);
     let named = watching.rows(&scene).into_iter().map(sum).fold([0; 2], |s, r| [s[0] + r[0], s[1] + r[1]]);
     assert!(unnamed[0] > 0 && unnamed[1] > 0, "{rows:?}");
-    // Others' cgroups may be among the unnamed.
+    // The unnamed may include others' cgroups.
     assert!(named[0] + unnamed[0] >= FAST && named[1] + unnamed[1] >= FAST, "{named:?} {unnamed:?}");
     assert!(named[0] < FAST);
-    let unseen = watching.evidence.why_unseen(probe::CGROUP_CHURN).expect("it is said");
+    let unseen = watching.evidence.why_unseen(probe::CGROUP_CHURN).expect("the loss is reported");
     assert!(unseen.why.contains("faster than they could be read"), "{unseen:?}");
 }
 
 const FAST: u64 = 4500;
 
-/// Not a test of its own: see above.
+/// Not a test: see above.
 #[test]
 fn fast_actor() {
     let Some(dir) = std::env::var_os(ACTOR_IN) else { return };
@@ -257,11 +257,11 @@ fn start_with(keep: rustix::thread::CapabilitySet) -> (Option<Way>, Evidence) {
 }
 
 #[test]
-fn without_privileges_the_reason_is_told() {
+fn without_privileges_the_reason_is_reported() {
     use rustix::thread::CapabilitySet;
     let Some(_lock) = HostLock::take_as_root() else { return };
     if !Path::new("/sys/kernel/tracing/events").exists() {
-        return coroner_lab::skip("needs a mounted tracefs, as ./check mounts it: these may not");
+        return coroner_lab::skip("needs a mounted tracefs (./check mounts it)");
     }
     let (way, evidence) = start_with(CapabilitySet::empty());
     assert_eq!((way, evidence.unseen.len()), (None, 1), "{:?}", evidence.unseen);
@@ -278,10 +278,10 @@ fn without_privileges_the_reason_is_told() {
 }
 
 #[test]
-fn a_directory_has_no_events() {
+fn a_directory_tree_has_no_events() {
     let dir = tempfile::tempdir().unwrap();
     let mut evidence = Evidence::default();
     let reader = ChurnReader::start(&Root::at(dir.path()), &ChurnOptions::default());
     reader.finish(now(), &mut evidence);
-    assert!(evidence.unseen[0].why.contains("a directory is examined"));
+    assert!(evidence.unseen[0].why.contains("not the running node"));
 }

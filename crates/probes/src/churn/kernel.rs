@@ -1,4 +1,4 @@
-//! The BPF programs at the kernel's tracepoints, and their queue.
+//! The BPF programs on the kernel's tracepoints, and their queue.
 
 use std::ffi::CStr;
 
@@ -8,14 +8,14 @@ use super::event::{self, EVENT_BYTES, Event};
 use crate::Root;
 use crate::bpf::{Attached, Blind, Failure, KernelTypes, Object, Reason, Standing, bpf_object};
 
-/// The programs by the tracepoints they belong to.
+/// The programs and their tracepoints.
 const PROGRAMS: [(&str, &CStr); 3] =
     [("made", c"cgroup_mkdir"), ("removed", c"cgroup_rmdir"), ("freed", c"cgroup_release")];
 
-/// struct control: the hierarchy, then what was lost by kind, the first of which is none.
+/// struct control: the hierarchy, then lost events by kind, of which kind 0 is unused.
 type Control = [u64; 5];
 
-/// So many events at one turn: who makes them faster than we read them shall not keep us for ever.
+/// Events read per turn, so that a fast producer cannot keep us here forever.
 const AT_ONE_TURN: u32 = 100_000;
 
 /// Drop detaches the programs.
@@ -31,18 +31,18 @@ impl Programs {
         if !cfg!(all(target_endian = "little", target_pointer_width = "64")) {
             return Err(Blind::new(
                 Reason::Kernel,
-                "the BPF objects are for 64-bit little-endian machines",
-                "an x86-64 or arm64 node",
+                "the BPF programs are built for 64-bit little-endian machines only",
+                "use an x86-64 or arm64 node",
             ));
         }
         let standing = Standing::check(root)?;
         let object = bpf_object!("churn.o");
         let types = KernelTypes::of_running_kernel(&[object]).map_err(|e| standing.no_btf(&e))?;
         load(&types, object, hierarchy)
-            .map_err(|e| standing.explain("BPF programs at the kernel's tracepoints for cgroups", &e))
+            .map_err(|e| standing.explain("cannot run BPF programs on the cgroup tracepoints", &e))
     }
 
-    /// All that happened since the last time.
+    /// Events since the last call.
     pub fn drain(&mut self, mut tell: impl FnMut(Event)) -> Result<(), MapError> {
         for _ in 0..AT_ONE_TURN {
             match self.queue.pop(0) {
@@ -54,7 +54,7 @@ impl Programs {
         Ok(())
     }
 
-    /// How many were made, removed and freed, since the last time, while the queue was full.
+    /// How many were created, removed and freed while the queue was full, since the last call.
     pub fn newly_lost(&mut self) -> [u64; 3] {
         let Ok([_, _, lost @ ..]) = self.control.get(&0, 0) else { return [0; 3] };
         let before = std::mem::replace(&mut self.lost, lost);
@@ -67,7 +67,7 @@ fn load(types: &KernelTypes, bytes: &[u8], hierarchy: u32) -> Result<Programs, F
     let queue = object.map("QUEUE")?;
     let mut control: Array<MapData, Control> = object.map("CONTROL")?;
     control.set(0, [u64::from(hierarchy), 0, 0, 0, 0], 0)?;
-    // All are verified, which takes a while, before the first begins to count.
+    // Verifying takes a while, so load all programs before the first one starts counting.
     let mut programs = Vec::new();
     for (name, tracepoint) in PROGRAMS {
         programs.push((object.program(name)?, tracepoint));

@@ -1,4 +1,4 @@
-//! Who is behind it: the process that people can stop, not the `mkdir` that it ran.
+//! Finds the process responsible: one that an admin can stop, not the `mkdir` it ran.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,29 +12,29 @@ use crate::Root;
 use crate::tasks::command_of;
 use crate::tasks::parse_membership;
 
-/// A process that did no more than this may have been started for just that.
+/// A process with more acts than this was not started just for them.
 pub(super) const FEW_ACTS: u64 = 8;
 
-/// One that is older acts on its own account.
+/// A process older than this acts on its own.
 const YOUNG: Duration = Duration::from_secs(2);
 
-/// Enough of a command line to find what an interpreter runs.
+/// Bytes of a command line read: enough to find an interpreter's script.
 const CMDLINE: u64 = 4096;
 
-/// Descriptions that are kept; then we begin anew.
+/// Descriptions kept; at this limit all are dropped.
 const MAX_KNOWN: usize = 1024;
 
-/// They live as long as their container, and do what a daemon tells them (the kernel cuts names to 15 bytes).
+/// They live as long as their container and act for a daemon (the kernel truncates names to 15 bytes).
 const GO_BETWEENS: [&str; 3] = ["containerd-shim", "docker-containe", "conmon"];
 
 pub(super) const INIT: u32 = 1;
 const KTHREADD: u32 = 2;
 
-/// What /proc says of processes, read while they are there.
+/// What /proc says about processes, read while they exist.
 #[derive(Debug)]
 pub(super) struct Makers {
     root: Root,
-    /// Whether /proc speaks of the same pids as the events.
+    /// Whether pids in /proc are those of the events.
     proc_is_theirs: bool,
     known: HashMap<u32, KnownMaker>,
 }
@@ -51,7 +51,7 @@ impl Makers {
         Makers { root: root.clone(), proc_is_theirs, known: HashMap::new() }
     }
 
-    /// Reads what can be read of processes that may be gone soon.
+    /// Reads processes that may be gone soon.
     pub fn learn(&mut self, chain: &[Process]) {
         if !self.proc_is_theirs {
             return;
@@ -76,7 +76,7 @@ impl Makers {
         }
     }
 
-    /// Whether a process is there; `None` where we cannot know. A pid is given again: so the name must be the same.
+    /// Whether a process still exists; `None` if unknown. Pids are reused, so the name must match.
     pub fn is_alive(&self, process: &Process) -> Option<bool> {
         self.proc_is_theirs.then(|| self.has(process))
     }
@@ -96,7 +96,7 @@ impl Makers {
     pub fn describe(&self, process: &Process, parent: Option<&Process>) -> Maker {
         let known = |p: &Process| self.known.get(&p.pid).filter(|k| k.comm == p.comm);
         let own = known(process);
-        // A child stays in its parent's cgroup, unless it was the service manager that started it.
+        // A child is in its parent's cgroup, unless the service manager started it.
         let cgroup = own.and_then(|k| k.cgroup.as_ref()).or_else(|| {
             let parent = parent.filter(|p| p.pid > KTHREADD)?;
             known(parent)?.cgroup.as_ref()
@@ -114,19 +114,19 @@ impl Makers {
     }
 }
 
-/// What speaks for a process to have been started for just what it did.
+/// Signs that a process was started just for what it did.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Signs {
-    /// What it did or had others do.
+    /// Its own acts and those of its descendants.
     pub acts: u64,
     pub alive: Option<bool>,
-    /// Others of its name and parent did the like.
+    /// Others with its name and parent did the same.
     pub one_of_many: bool,
     pub last_act: Time,
     pub now: Time,
 }
 
-/// Whether a process may have been started for just these acts: it did few, and is gone, or about to go as others like it did.
+/// Whether a process was probably started just for these acts: it did few, and is gone or about to go, like others of its kind.
 pub(super) fn is_passing(process: &Process, signs: Signs) -> bool {
     let young = |at: Time| process.began.is_some_and(|began| at.since(began) < YOUNG);
     let goes = match signs.alive {
@@ -141,11 +141,11 @@ pub(super) fn is_go_between(process: &Process) -> bool {
     GO_BETWEENS.contains(&process.comm.as_str())
 }
 
-/// How far up its ancestors the one is who wanted it: its place in the chain.
+/// Index in the chain of the process responsible.
 pub(super) fn who_wanted_it(chain: &[&Process], mut is_passing: impl FnMut(&Process) -> bool) -> usize {
     let mut level = 0;
     while let Some(parent) = chain.get(level + 1) {
-        // Init takes orphans in and starts services: it wanted nothing. Nor do kernel threads.
+        // Init adopts orphans and starts services; neither it nor kernel threads are responsible.
         let kernel = parent.pid <= KTHREADD || chain.get(level + 2).is_some_and(|p| p.pid == KTHREADD);
         if kernel || !(is_go_between(chain[level]) || is_passing(chain[level])) {
             break;
@@ -171,31 +171,31 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_stands_for_the_one_who_started_it() {
+    fn a_short_lived_process_is_attributed_to_its_parent() {
         assert_eq!(wanted(&[(50, "mkdir"), (40, "bash"), (1, "systemd")], &[50]), 40);
         assert_eq!(wanted(&[(50, "mkdir"), (45, "sudo"), (44, "sh"), (40, "cron")], &[50, 45, 44]), 40);
         assert_eq!(wanted(&[(50, "python3"), (40, "bash")], &[]), 50, "it makes them itself");
-        assert_eq!(wanted(&[(50, "agent"), (1, "systemd")], &[50]), 50, "systemd starts it again and again");
+        assert_eq!(wanted(&[(50, "agent"), (1, "systemd")], &[50]), 50, "systemd restarts it repeatedly");
         assert_eq!(wanted(&[(1, "systemd")], &[]), 1);
         assert_eq!(wanted(&[(50, "cgroups-agent"), (45, "kworker/0:1"), (2, "kthreadd")], &[50]), 50);
     }
 
     #[test]
-    fn a_containers_shim_stands_for_its_daemon() {
+    fn a_containers_shim_is_attributed_to_its_daemon() {
         assert_eq!(wanted(&[(50, "runc"), (45, "containerd-shim"), (40, "containerd"), (1, "systemd")], &[50]), 40);
         assert_eq!(wanted(&[(50, "runc"), (40, "containerd"), (1, "systemd")], &[50]), 40);
         assert_eq!(wanted(&[(50, "runc"), (45, "containerd-shim"), (1, "systemd")], &[50]), 45, "adopted by init");
     }
 
     #[test]
-    fn a_process_passes_if_it_does_little_and_is_gone_or_new() {
+    fn a_process_is_short_lived_if_it_does_little_and_is_gone_or_new() {
         let now = Time(10_000_000_000);
         let began = |at| Process { began: Some(Time(at)), ..process(50, "mkdir") };
         let gone = Signs { acts: 1, alive: Some(false), one_of_many: false, last_act: Time(2), now };
         assert!(is_passing(&began(1), gone));
         assert!(!is_passing(&began(1), Signs { acts: 500, ..gone }), "one that made hundreds");
         let there = Signs { alive: Some(true), ..gone };
-        assert!(!is_passing(&began(9_000_000_000), there), "it may well stay");
+        assert!(!is_passing(&began(9_000_000_000), there), "it may stay");
         assert!(is_passing(&began(9_000_000_000), Signs { one_of_many: true, ..there }));
         assert!(!is_passing(&began(1), Signs { one_of_many: true, ..there }), "it was there before");
         let unknown = Signs { alive: None, ..gone };
@@ -223,7 +223,7 @@ mod tests {
         let orphan = makers.describe(&child, Some(&shell));
         assert_eq!((orphan.command, orphan.cgroup.as_deref()), (None, Some("/system.slice/ecs.service")));
         assert_eq!(makers.is_alive(&shell), Some(true));
-        assert_eq!(makers.is_alive(&process(40, "other")), Some(false), "the pid was given again");
+        assert_eq!(makers.is_alive(&process(40, "other")), Some(false), "the pid was reused");
 
         let mut elsewhere = Makers::new(&Root::at(dir.path()), false);
         elsewhere.learn(std::slice::from_ref(&shell));

@@ -1,9 +1,9 @@
-//! Who makes and removes memory cgroups.
+//! Who creates and removes memory cgroups.
 //!
-//! The kernel tells each cgroup that is made, removed and freed at last by a tracepoint. BPF programs take these events with the
-//! process that acts and its ancestors (bpf/churn.bpf.c); where BPF may not be used, perf_event_open gives the same events, and
-//! the births and names of all processes besides. A thread of ours takes the events several times a second, [`ChurnReader::look`]
-//! sums them up: a row for each parent, kind of name, and the process that is behind it. docs/zombies.md says what it costs.
+//! The kernel has tracepoints for cgroups created, removed and freed. BPF programs (bpf/churn.bpf.c) record these events with the
+//! acting process and its ancestors; without BPF, perf_event_open gives the same events plus forks and names of all processes. A
+//! thread drains the events several times a second and [`ChurnReader::look`] sums them: a row per parent, name pattern and
+//! responsible process. docs/zombies.md says what it costs.
 
 mod event;
 mod format;
@@ -30,17 +30,17 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::Root;
 use crate::root::now;
 use crate::zombies::{Blind, Reason};
-use event::Kind;
+use event::EventKind;
 pub(crate) use event::text_until_nul;
 use kernel::Programs;
 use makers::Makers;
 use tally::Tally;
 use tracepoints::Tracepoints;
 
-/// How the events come.
+/// Where the events come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// BPF programs at the tracepoints: from Linux 5.4, with BTF.
+    /// BPF programs on the tracepoints: since Linux 5.4, with BTF.
     Bpf,
     /// perf_event_open on the tracepoints.
     Perf,
@@ -48,9 +48,9 @@ pub enum Way {
 
 #[derive(Debug, Clone, Copy)]
 pub struct ChurnOptions {
-    /// The only way to try; else both, BPF first.
+    /// Try only this; by default BPF, then perf.
     pub only: Option<Way>,
-    /// Rows are told for stretches of about this length.
+    /// Rows cover about this much time.
     pub interval: Duration,
 }
 
@@ -67,20 +67,20 @@ pub struct ChurnReader {
     way: Option<Way>,
     interval: Duration,
     from: Time,
-    /// What is to be said at the next look.
+    /// To be reported at the next look.
     unseen: Vec<Unseen>,
-    /// What is so for good, to be said again when everything is told anew.
+    /// Permanent conditions, reported again after [`ChurnReader::tell_anew`].
     standing: Vec<Unseen>,
     lost: u64,
 }
 
-/// Of no process.
+/// No process has this pid.
 const NO_PID: u32 = 0;
 
-const WHAT: &str = "who makes and removes memory cgroups";
+const WHAT: &str = "who creates and removes memory cgroups";
 
 impl ChurnReader {
-    /// Never fails: what cannot be seen is told at the first look.
+    /// Never fails: what cannot be seen is reported at the first look.
     pub fn start(root: &Root, options: &ChurnOptions) -> ChurnReader {
         let mut reader = ChurnReader {
             watch: None,
@@ -97,14 +97,14 @@ impl ChurnReader {
                 if !in_first_namespace {
                     reader.note_namespace(way);
                 }
-                // perf tells pids as our own namespace has them, BPF as the node has.
+                // perf gives pids of our own namespace, BPF those of the node.
                 let proc_is_theirs = way == Way::Perf || in_first_namespace;
-                // Elsewhere our number is that of somebody else on the node.
+                // In another namespace our pid is some other process on the node.
                 let own_pid = if proc_is_theirs { std::process::id() } else { NO_PID };
                 match Watch::begin(source, Makers::new(root, proc_is_theirs), own_pid) {
                     Ok(watch) => (reader.watch, reader.way) = (Some(watch), Some(way)),
                     Err(e) => {
-                        reader.note(WHAT, format!("its thread does not start: {e}"), "free some memory and files")
+                        reader.note(WHAT, format!("cannot start a thread: {e}"), "raise the limits of this process")
                     }
                 }
             }
@@ -115,7 +115,7 @@ impl ChurnReader {
         reader
     }
 
-    /// What cannot be seen is said again at the next look.
+    /// Reports again at the next look what cannot be seen.
     pub fn tell_anew(&mut self) {
         self.unseen.clone_from(&self.standing);
     }
@@ -125,7 +125,7 @@ impl ChurnReader {
         self.way
     }
 
-    /// Tells the rows of a stretch of time that is over; to be called about once a second.
+    /// Reports the rows of a finished interval. Call about once a second.
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
         if at.since(self.from) >= self.interval {
             self.tell(at, false, evidence);
@@ -133,14 +133,14 @@ impl ChurnReader {
         self.tell_unseen(evidence);
     }
 
-    /// Tells what is left, and stops watching.
+    /// Reports the rest and stops watching.
     pub fn finish(mut self, at: Time, evidence: &mut Evidence) {
         self.tell(at, true, evidence);
         if self.lost > 0 {
             self.note(
-                "some cgroups that were made or removed",
-                format!("{} events came faster than they could be read", self.lost),
-                "watch again when the machine is less busy",
+                "some created or removed cgroups",
+                format!("events lost: {}; they came faster than they could be read", self.lost),
+                "run again when the node is less busy",
             );
         }
         self.tell_unseen(evidence);
@@ -157,7 +157,7 @@ impl ChurnReader {
         drop(state);
         self.from = at;
         if let Some(why) = failed {
-            self.note(WHAT, why, "report it, with the kernel's version");
+            self.note(WHAT, why, "report this as a bug, with the kernel version");
             self.standing.clone_from(&self.unseen);
         }
     }
@@ -181,19 +181,19 @@ impl ChurnReader {
     fn note_namespace(&mut self, way: Way) {
         let (what, why) = match way {
             Way::Bpf => (
-                "command lines and cgroups of those who make memory cgroups",
-                "the kernel tells the pids of the node, /proc here shows those of a container",
+                "command lines and cgroups of the processes that create memory cgroups",
+                "events carry the node's pids, but /proc here shows a container's",
             ),
             Way::Perf => (
-                "who makes memory cgroups outside this container",
-                "processes outside of it have no pid in its namespace",
+                "who creates memory cgroups outside this container",
+                "processes outside the container have no pid in its namespace",
             ),
         };
         self.note(what, why, "run on the host, or with its pid namespace (docker run --pid=host)");
     }
 }
 
-/// The initial pid namespace has a fixed number (include/linux/proc_ns.h: PROC_PID_INIT_INO).
+/// The initial pid namespace has a fixed inode number (include/linux/proc_ns.h: PROC_PID_INIT_INO).
 pub(crate) fn pids_are_the_nodes(root: &Root) -> bool {
     std::fs::read_link(root.path("/proc/self/ns/pid")).is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
 }
@@ -202,7 +202,7 @@ fn open(root: &Root, only: Option<Way>) -> Result<(Source, Way), Blind> {
     if !root.is_live() {
         return Err(Blind::new(
             Reason::NotLive,
-            "a directory is examined, not the kernel of a node",
+            "this is a directory tree, not the running node",
             "run on the node itself",
         ));
     }
@@ -246,7 +246,7 @@ struct State {
 }
 
 impl State {
-    /// Takes all events there are, and says how many.
+    /// Drains all pending events and returns their number.
     fn drain(&mut self, last: bool) -> usize {
         let State { source, tally, makers, lost, failed } = self;
         let mut events = 0;
@@ -258,10 +258,10 @@ impl State {
                     tally.add(event, makers, at);
                 });
                 if let Err(e) = drained {
-                    *failed = Some(format!("the queue of the BPF programs: {e}"));
+                    *failed = Some(format!("cannot read the BPF programs' queue: {e}"));
                 }
-                // They are told by number at least.
-                for (kind, count) in Kind::ALL.into_iter().zip(programs.newly_lost()) {
+                // Lost events are at least counted.
+                for (kind, count) in EventKind::ALL.into_iter().zip(programs.newly_lost()) {
                     *lost = lost.saturating_add(count);
                     tally.add_unnamed(kind, count);
                 }
@@ -278,7 +278,7 @@ impl State {
     }
 }
 
-/// The thread that takes the events before there are too many. Drop ends it.
+/// The thread that drains the events before the queue fills up. Drop ends it.
 #[derive(Debug)]
 struct Watch {
     state: Arc<Mutex<State>>,
@@ -286,9 +286,9 @@ struct Watch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a quiet node costs is this many times a second nothing at all.
+/// How often events are drained on a quiet node.
 const IDLE: Duration = Duration::from_millis(250);
-/// While many come: an eighth of the queue within an idle turn.
+/// How often after a drain of at least [`MANY`] events, an eighth of the queue.
 const BUSY: Duration = Duration::from_millis(25);
 const MANY: usize = 1024;
 

@@ -1,6 +1,6 @@
-//! Who started whom, from the records that perf gives of births, names and deaths of processes.
+//! Process ancestry, from perf's fork, comm and exit records.
 //!
-//! A `mkdir` is long gone when its event is read: /proc would say nothing of it. The kernel's records say it all, and in order.
+//! A `mkdir` is gone from /proc by the time its event is read; the kernel's records have it all, in order.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,11 +9,11 @@ use coroner_evidence::Time;
 use super::event::Process;
 use crate::Root;
 
-/// Processes that are kept after their end: events of theirs may come late, from another core's ring.
+/// Ended processes that are kept: their events may arrive late, from another core's ring.
 const MAX_ENDED: usize = 4096;
-/// More than pid_max of most machines; further ones are looked up in /proc.
+/// More than pid_max on most machines; the rest is looked up in /proc.
 const MAX_PROCESSES: usize = 1 << 16;
-/// As long a chain as the BPF programs tell.
+/// The same chain length as in the BPF programs.
 const CHAIN: usize = 4;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Processes {
     }
 
     pub fn forked(&mut self, pid: u32, parent: u32, at: Time) {
-        // Until it is given another program, a child bears its parent's name.
+        // Until it calls execve, a child has its parent's name.
         let Some(comm) = self.look_up(parent).map(|p| p.comm.clone()) else { return };
         if self.known.len() < MAX_PROCESSES {
             self.known.insert(pid, ChurnProcess { comm, parent, began: Some(at) });
@@ -54,14 +54,14 @@ impl Processes {
         self.ended.push_back((pid, began));
         while self.ended.len() > MAX_ENDED {
             let Some((pid, began)) = self.ended.pop_front() else { break };
-            // The pid may have been given again meanwhile.
+            // The pid may have been reused.
             if self.known.get(&pid).is_some_and(|k| k.began == began) {
                 self.known.remove(&pid);
             }
         }
     }
 
-    /// A process and its ancestors; empty if it is not of this pid namespace.
+    /// A process and its ancestors; empty if it is outside this pid namespace.
     pub fn chain(&mut self, pid: u32) -> Vec<Process> {
         let mut chain = Vec::new();
         let mut next = pid;
@@ -71,7 +71,7 @@ impl Processes {
             next = known.parent;
         }
         if chain.is_empty() && pid != 0 {
-            // Gone, but it has a number.
+            // Gone: only its pid is known.
             chain.push(Process { pid, began: None, comm: String::new() });
         }
         chain
@@ -93,7 +93,7 @@ impl Processes {
     }
 }
 
-/// `7 (a (b) c) S 1 …`: the name is in the outer parentheses, the parent after the state (proc_pid_stat(5)).
+/// `7 (a (b) c) S 1 …`: name in the outer parentheses, parent after the state (proc_pid_stat(5)).
 fn parse_stat(text: &str) -> Option<ChurnProcess> {
     let (head, tail) = text.rsplit_once(')')?;
     let (_, comm) = head.split_once('(')?;
@@ -128,15 +128,15 @@ mod tests {
         let chain = processes.chain(50);
         assert_eq!(pids(&chain), [(50, "mkdir"), (40, "my (sh) x"), (1, "init")]);
         assert_eq!((chain[0].began, chain[1].began), (Some(Time(5)), None));
-        // The number is given again.
+        // The pid is reused.
         processes.forked(50, 1, Time(9));
         assert_eq!(pids(&processes.chain(50)), [(50, "init"), (1, "init")]);
-        assert_eq!(pids(&processes.chain(99)), [(99, "")], "gone before we could see it");
-        assert!(processes.chain(0).is_empty(), "of another pid namespace");
+        assert_eq!(pids(&processes.chain(99)), [(99, "")], "gone before it was seen");
+        assert!(processes.chain(0).is_empty(), "outside our pid namespace");
     }
 
     #[test]
-    fn the_ended_are_forgotten_in_time() {
+    fn ended_processes_are_forgotten_in_time() {
         let dir = tempfile::tempdir().unwrap();
         let mut processes = node(dir.path());
         for pid in 1000..1000 + 3 * MAX_ENDED as u32 {

@@ -1,30 +1,30 @@
-//! Events, summed up by place, kind of name and maker.
+//! Events, summed by parent, name pattern and maker.
 //!
-//! First by who acted and all its ancestors ([`Class`]): only when some time has passed can be told which of them came and went.
-//! Then by the one who is behind it ([`RowKey`]).
+//! First by acting process and its ancestors ([`Class`]), since only later is it clear which of them were short-lived; then by
+//! the process responsible ([`RowKey`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use coroner_evidence::{CgroupChurn, Maker, Time, name_pattern};
 
-use super::event::{Event, Kind, Process};
+use super::event::{Event, EventKind, Process};
 use super::makers::{INIT, Makers, Signs, is_go_between, is_passing, who_wanted_it};
 
-/// Rows for one stretch of time.
+/// Rows per interval.
 pub(super) const MAX_ROWS: usize = 200;
-/// Of these so many are told as they are; the rest by parent.
+/// This many are reported in full; the rest is merged by parent.
 const MAX_FULL_ROWS: usize = 150;
-/// Rows that are kept until they are told; what comes then is summed up by parent, and then altogether.
+/// Rows kept during an interval; beyond this new ones are merged by parent, and beyond twice this into one.
 const MAX_KEPT: usize = 2000;
-/// Classes and actors that are kept apart; then they are settled early.
+/// Limits for classes and actors; beyond them they are settled early.
 const MAX_CLASSES: usize = 1000;
 const MAX_ACTORS: usize = 8192;
-/// Cgroups that this process itself removed and that are not yet freed.
+/// Cgroups removed by this process and not yet freed.
 const MAX_OWN: usize = 4096;
-/// Commands that are named as going between.
+/// How many intermediate commands are named.
 const MAX_VIA: usize = 3;
 
-/// Stands for all parents, for all names.
+/// Stands for any parent or any name.
 const ANY: &str = "*";
 
 #[derive(Debug)]
@@ -76,9 +76,9 @@ enum MakerKey {
     /// Not known, or the kernel.
     Nobody,
     Itself(u32),
-    /// By short-lived processes of its.
+    /// Through short-lived child processes.
     ByOthers(u32),
-    /// Each time another process of the same name, of the same parent.
+    /// Each time another process with the same name and parent.
     Alike {
         comm: String,
         by_others: bool,
@@ -91,7 +91,7 @@ struct Row {
     example: String,
     counts: Counts,
     maker: Option<Maker>,
-    /// How many were made and how many were removed through which command.
+    /// Made and removed, by intermediate command.
     via: BTreeMap<String, (u64, u64)>,
 }
 
@@ -103,12 +103,12 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(kind: Kind, count: u64) -> Counts {
+    fn of(kind: EventKind, count: u64) -> Counts {
         let mut counts = Counts::default();
         match kind {
-            Kind::Made => counts.made = count,
-            Kind::Removed => counts.removed = count,
-            Kind::Freed => counts.freed = count,
+            EventKind::Made => counts.made = count,
+            EventKind::Removed => counts.removed = count,
+            EventKind::Freed => counts.freed = count,
         }
         counts
     }
@@ -125,13 +125,13 @@ impl Counts {
 }
 
 impl Tally {
-    /// What `own_pid` does is not counted.
+    /// Does not count what `own_pid` does.
     pub fn new(own_pid: u32) -> Tally {
         Tally { own_pid, own: HashSet::new(), classes: HashMap::new(), actors: 0, rows: HashMap::new() }
     }
 
     pub fn add(&mut self, mut event: Event, makers: &mut Makers, now: Time) {
-        if event.kind == Kind::Freed {
+        if event.kind == EventKind::Freed {
             if !self.own.remove(&event.id) {
                 self.add_without_maker(&event);
             }
@@ -139,7 +139,7 @@ impl Tally {
         }
         let Some(pid) = event.chain.first().map(|p| p.pid) else { return self.add_without_maker(&event) };
         if pid == self.own_pid {
-            if event.kind == Kind::Removed && self.own.len() < MAX_OWN {
+            if event.kind == EventKind::Removed && self.own.len() < MAX_OWN {
                 self.own.insert(event.id);
             }
             return;
@@ -164,13 +164,13 @@ impl Tally {
         });
         entry.last = entry.last.max(event.at);
         match event.kind {
-            Kind::Made => entry.made += 1,
+            EventKind::Made => entry.made += 1,
             _ => entry.removed += 1,
         }
     }
 
-    /// Those of which no more than the number is known.
-    pub fn add_unnamed(&mut self, kind: Kind, count: u64) {
+    /// Events of which only the number is known.
+    pub fn add_unnamed(&mut self, kind: EventKind, count: u64) {
         if count > 0 {
             self.row(ANY, ANY, MakerKey::Nobody, "").counts.add(Counts::of(kind, count));
         }
@@ -192,7 +192,7 @@ impl Tally {
         self.rows.entry(key).or_insert_with(|| Row { example: example.to_owned(), ..Row::default() })
     }
 
-    /// Finds who is behind what was done so far.
+    /// Attributes the events so far to the processes responsible.
     fn settle(&mut self, makers: &Makers, now: Time) {
         let classes = std::mem::take(&mut self.classes);
         self.actors = 0;
@@ -220,7 +220,7 @@ impl Tally {
                 let level = who_wanted_it(&chain, &mut passes);
                 let (wanted, parent) = (chain[level], chain.get(level + 1).copied());
                 let by_others = level > 0;
-                // What cannot be led back to one that stays is told by its name.
+                // If it leads back to no long-lived process, it is attributed by name.
                 let one_of_many = wanted.pid != INIT && (passes(wanted) || is_go_between(wanted));
                 let key = match (one_of_many, by_others) {
                     (true, by_others) => {
@@ -240,7 +240,7 @@ impl Tally {
         }
     }
 
-    /// The rows of the stretch of time that ends now; the next begins.
+    /// The rows of the interval that ends now; starts the next.
     pub fn tell(&mut self, from: Time, to: Time, makers: &Makers) -> Vec<CgroupChurn> {
         self.settle(makers, to);
         let mut rows: Vec<CgroupChurn> =
@@ -266,7 +266,7 @@ impl Row {
             self.maker = Some(makers.describe(process, parent));
             return;
         };
-        // The same process again, in another class or after an early settling.
+        // The same process again, from another class or an early settlement.
         if maker.pid == process.pid && !by_others {
             return;
         }
@@ -284,7 +284,7 @@ impl Row {
         let mut via: Vec<(String, (u64, u64))> = self.via.into_iter().collect();
         via.sort_by_key(|(_, acts)| std::cmp::Reverse(*acts));
         let via: Vec<String> = via.into_iter().take(MAX_VIA).map(|(comm, _)| comm).collect();
-        // Rows that were summed up for want of room have makers of all kinds.
+        // Rows merged for lack of space have several makers.
         let maker = self.maker.filter(|_| key.maker != MakerKey::Nobody);
         let maker = maker.map(|maker| Maker { via: (!via.is_empty()).then(|| via.join(", ")), ..maker });
         CgroupChurn {
@@ -301,7 +301,7 @@ impl Row {
     }
 }
 
-/// Most first; equals in a fixed order.
+/// Most events first; ties in a fixed order.
 fn sort(rows: &mut [CgroupChurn]) {
     let total = |row: &CgroupChurn| Counts { made: row.born, removed: row.removed, freed: row.freed }.total();
     let pid = |row: &CgroupChurn| row.maker.as_ref().map(|m| m.pid);
@@ -311,7 +311,7 @@ fn sort(rows: &mut [CgroupChurn]) {
     });
 }
 
-/// One row for all that have the same parent, whatever their names and makers.
+/// Merges rows with the same parent, whatever their names and makers.
 fn merged(rows: Vec<CgroupChurn>, parent: impl Fn(&CgroupChurn) -> String) -> Vec<CgroupChurn> {
     let mut sums: BTreeMap<String, CgroupChurn> = BTreeMap::new();
     for row in rows {

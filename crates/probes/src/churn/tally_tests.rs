@@ -1,4 +1,4 @@
-//! Of sums, without a kernel: a /proc in a directory says who is alive.
+//! Sums without a kernel: a fake /proc says who is alive.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use coroner_evidence::{CgroupChurn, Maker, Time};
 use proptest::prelude::*;
 
-use super::event::{Event, Kind, Process};
+use super::event::{Event, EventKind, Process};
 use super::makers::Makers;
 use super::tally::{MAX_ROWS, Tally};
 use crate::Root;
@@ -18,7 +18,7 @@ fn process(pid: u32, comm: &str) -> Process {
     Process { pid, began: Some(Time(5)), comm: comm.to_owned() }
 }
 
-fn event(kind: Kind, path: &str, chain: &[(u32, &str)]) -> Event {
+fn event(kind: EventKind, path: &str, chain: &[(u32, &str)]) -> Event {
     Event {
         at: Time(6),
         kind,
@@ -50,14 +50,14 @@ fn only(rows: &[CgroupChurn]) -> (&CgroupChurn, &Maker) {
 }
 
 #[test]
-fn a_shells_children_are_the_shells_doing() {
+fn a_shells_commands_count_as_the_shell() {
     let dir = tempfile::tempdir().unwrap();
     alive(dir.path(), 40, "bash");
     let events = (0..300).flat_map(|i| {
         let path = format!("/jobs/agent-{i}");
         [
-            event(Kind::Made, &path, &[(1000 + 2 * i, "mkdir"), (40, "bash"), (1, "systemd")]),
-            event(Kind::Removed, &path, &[(1001 + 2 * i, "rmdir"), (40, "bash"), (1, "systemd")]),
+            event(EventKind::Made, &path, &[(1000 + 2 * i, "mkdir"), (40, "bash"), (1, "systemd")]),
+            event(EventKind::Removed, &path, &[(1001 + 2 * i, "rmdir"), (40, "bash"), (1, "systemd")]),
         ]
     });
     let rows = tell(events, dir.path());
@@ -71,13 +71,13 @@ fn a_shells_children_are_the_shells_doing() {
 }
 
 #[test]
-fn who_stays_and_makes_many_is_its_own_maker() {
+fn a_process_that_makes_many_is_its_own_maker() {
     let dir = tempfile::tempdir().unwrap();
     alive(dir.path(), 40, "kubelet");
     let made = |pid, comm: &'static str| {
-        (0..20).map(move |i| event(Kind::Made, &format!("/pods/pod{i}"), &[(pid, comm), (30, "bash"), (1, "systemd")]))
+        (0..20).map(move |i| event(EventKind::Made, &format!("/pods/pod{i}"), &[(pid, comm), (30, "sh"), (1, "init")]))
     };
-    // One is there, the other has ended since, but did too much for a mere command.
+    // One is alive; the other has ended, but made too many for a short-lived command.
     let rows = tell(made(40, "kubelet").chain(made(50, "script")), dir.path());
     let makers: BTreeSet<_> =
         rows.iter().map(|r| r.maker.as_ref().map(|m| (m.pid, m.via.clone(), m.processes))).collect();
@@ -85,13 +85,13 @@ fn who_stays_and_makes_many_is_its_own_maker() {
 }
 
 #[test]
-fn a_service_that_is_started_again_and_again_is_one_row() {
+fn a_service_that_restarts_repeatedly_is_one_row() {
     let dir = tempfile::tempdir().unwrap();
     alive(dir.path(), 1004, "ecs-agent");
     let events =
-        (0..5).map(|i| event(Kind::Made, &format!("/ecs/task-{i}"), &[(1000 + i, "ecs-agent"), (1, "systemd")]));
+        (0..5).map(|i| event(EventKind::Made, &format!("/ecs/task-{i}"), &[(1000 + i, "ecs-agent"), (1, "systemd")]));
     let mut rows = tell(events, dir.path());
-    // The one that lives is its own maker: it was there before.
+    // The one still alive is its own maker.
     rows.retain(|r| r.maker.as_ref().is_some_and(|m| m.pid != 1004));
     let (row, maker) = only(&rows);
     assert_eq!((row.born, maker.comm.as_str(), maker.processes), (4, "ecs-agent", 4));
@@ -99,12 +99,12 @@ fn a_service_that_is_started_again_and_again_is_one_row() {
 }
 
 #[test]
-fn shims_that_init_took_in_are_one_row() {
+fn shims_adopted_by_init_are_one_row() {
     let dir = tempfile::tempdir().unwrap();
     let events = (0..5).map(|i| {
         alive(dir.path(), 500 + i, "containerd-shim");
         event(
-            Kind::Made,
+            EventKind::Made,
             &format!("/docker/{i:064x}"),
             &[(1000 + i, "runc"), (500 + i, "containerd-shim"), (1, "systemd")],
         )
@@ -117,19 +117,19 @@ fn shims_that_init_took_in_are_one_row() {
 }
 
 #[test]
-fn the_kernel_frees_without_a_maker_and_our_own_doing_is_not_counted() {
+fn freed_cgroups_have_no_maker_and_our_own_are_not_counted() {
     let dir = tempfile::tempdir().unwrap();
-    let mut own_freed = event(Kind::Freed, "/own", &[]);
+    let mut own_freed = event(EventKind::Freed, "/own", &[]);
     own_freed.id = 9;
-    let mut own_removed = event(Kind::Removed, "/own", &[(OWN, "coroner")]);
+    let mut own_removed = event(EventKind::Removed, "/own", &[(OWN, "coroner")]);
     own_removed.id = 9;
     let rows = tell(
         [
-            event(Kind::Made, "/own", &[(OWN, "coroner")]),
+            event(EventKind::Made, "/own", &[(OWN, "coroner")]),
             own_removed,
             own_freed,
-            event(Kind::Freed, "/a/x1", &[]),
-            event(Kind::Freed, "/a/x2", &[]),
+            event(EventKind::Freed, "/a/x1", &[]),
+            event(EventKind::Freed, "/a/x2", &[]),
         ],
         dir.path(),
     );
@@ -138,25 +138,25 @@ fn the_kernel_frees_without_a_maker_and_our_own_doing_is_not_counted() {
 }
 
 #[test]
-fn what_was_only_counted_stands_for_itself() {
+fn events_known_only_by_number_get_their_own_row() {
     let dir = tempfile::tempdir().unwrap();
     let makers = Makers::new(&Root::at(dir.path()), true);
     let mut tally = Tally::new(OWN);
-    tally.add_unnamed(Kind::Made, 3);
-    tally.add_unnamed(Kind::Freed, 0);
+    tally.add_unnamed(EventKind::Made, 3);
+    tally.add_unnamed(EventKind::Freed, 0);
     let rows = tally.tell(Time(1), NOW, &makers);
     assert_eq!((rows[0].parent.as_str(), rows[0].pattern.as_str(), rows[0].born), ("*", "*", 3));
-    assert!(tally.tell(NOW, NOW, &makers).is_empty(), "each is told once");
+    assert!(tally.tell(NOW, NOW, &makers).is_empty(), "each is reported once");
 }
 
 #[test]
-fn rows_are_few_and_nothing_is_dropped() {
+fn rows_are_bounded_and_no_event_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
-    // Names without a pattern in many parents, by many makers: 20,000 rows if all were told.
+    // Names without a pattern in many parents, by many makers: 20,000 rows if none were merged.
     let letters = |i: u32| -> String { i.to_string().bytes().map(|b| char::from(b - b'0' + b'a')).collect() };
     let events = (0..20_000).map(|i| {
         let path = format!("/{}/{}", letters(i % 700), letters(i));
-        event(Kind::Made, &path, &[(10 + i, "x"), (1, "systemd")])
+        event(EventKind::Made, &path, &[(10 + i, "x"), (1, "systemd")])
     });
     let rows = tell(events, dir.path());
     assert!(rows.len() <= MAX_ROWS, "{}", rows.len());
@@ -167,7 +167,7 @@ fn rows_are_few_and_nothing_is_dropped() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn what_goes_in_comes_out(
+    fn no_event_is_lost(
         events in proptest::collection::vec((0u8..3, "(/[a-z0-9]{0,3}){0,3}", 0u32..12, 0u32..6, 0usize..4), 0..300),
     ) {
         let dir = tempfile::tempdir().unwrap();
@@ -176,7 +176,7 @@ proptest! {
         let events = events.into_iter().map(|(kind, path, pid, parent, ancestors)| {
             sums[usize::from(kind)] += 1;
             let chain = [(pid, "sh"), (parent, "containerd-shim"), (2, "x"), (1, "init")];
-            event(Kind::ALL[usize::from(kind)], &path, &chain[..ancestors])
+            event(EventKind::ALL[usize::from(kind)], &path, &chain[..ancestors])
         }).collect::<Vec<_>>();
         let rows = tell(events, dir.path());
         prop_assert!(rows.len() <= MAX_ROWS);

@@ -1,16 +1,16 @@
-//! The kernel's tracepoints without BPF: perf rings of all cores, put in order.
+//! The kernel's tracepoints without BPF: the perf rings of all cores, merged in time order.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use coroner_evidence::perf::{Attr, Fields, HEADER, RawSample, Said, kind, record_header, sample, sample_bit};
+use coroner_evidence::perf::{Attr, Fields, HEADER, RawSample, SideRecord, kind, record_header, sample, sample_bit};
 use coroner_evidence::{CoreSet, Time};
 use rustix::event::epoll;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-use super::event::{Event, Kind};
+use super::event::{Event, EventKind};
 use super::format::Format;
 use super::processes::Processes;
 use crate::Root;
@@ -18,25 +18,25 @@ use crate::perf::{self, Attributes, Ring, flag, more_files};
 use crate::root::now;
 use crate::zombies::{Blind, Reason};
 
-/// By their kinds.
-const TRACEPOINTS: [(Kind, &str); 3] =
-    [(Kind::Made, "cgroup_mkdir"), (Kind::Removed, "cgroup_rmdir"), (Kind::Freed, "cgroup_release")];
+/// Tracepoint by kind of event.
+const TRACEPOINTS: [(EventKind, &str); 3] =
+    [(EventKind::Made, "cgroup_mkdir"), (EventKind::Removed, "cgroup_rmdir"), (EventKind::Freed, "cgroup_release")];
 
-/// All rings together, and one at least and at most. Powers of two.
+/// Size of all rings together, and bounds for one ring. Powers of two.
 const RINGS_BYTES: usize = 16 << 20;
 const LEAST_RING: usize = 64 << 10;
 const LARGEST_RING: usize = 512 << 10;
 
-/// Records that are this old have reached their ring, on whatever core.
+/// After this long a record has reached its ring, whatever the core.
 const IN_ORDER_AFTER: Duration = Duration::from_millis(1);
 
-/// Records that wait for their turn; more are taken out of order.
+/// Records held back for ordering; beyond this they are processed at once.
 const MAX_WAITING: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Tracepoints {
     rings: Vec<Ring>,
-    formats: Vec<(Kind, Format)>,
+    formats: Vec<(EventKind, Format)>,
     hierarchy: u64,
     processes: Processes,
     waiting: Vec<(Time, Record)>,
@@ -48,27 +48,21 @@ enum Record {
     Forked { pid: u32, parent: u32 },
     Named { pid: u32, comm: String },
     Ended { pid: u32 },
-    Happened { pid: u32, kind: Kind, id: u64, path: String },
+    Happened { pid: u32, kind: EventKind, id: u64, path: String },
 }
 
 impl Tracepoints {
     pub fn open(root: &Root, hierarchy: u32) -> Result<Tracepoints, Blind> {
         let formats = formats(root)?;
         let ids: Vec<u32> = formats.iter().map(|(_, f)| f.tracepoint).collect();
-        let cores = root
-            .read_line("/sys/devices/system/cpu/online")
-            .and_then(|list| CoreSet::parse_list(&list))
-            .ok_or_else(|| {
-                Blind::new(
-                    Reason::Kernel,
-                    "/sys/devices/system/cpu/online does not say which cores there are",
-                    "mount /sys",
-                )
-            })?;
+        let cores =
+            root.read_line("/sys/devices/system/cpu/online").and_then(|list| CoreSet::parse_list(&list)).ok_or_else(
+                || Blind::new(Reason::Kernel, "/sys/devices/system/cpu/online does not list the cores", "mount /sys"),
+            )?;
         let cores: Vec<u32> = cores.iter().collect();
         more_files(cores.len().saturating_mul(ids.len()));
         let open = |bytes| cores.iter().map(|&core| open_ring(core, &ids, bytes)).collect::<io::Result<Vec<Ring>>>();
-        // Without CAP_IPC_LOCK the kernel grants but some memory (perf_event_mlock_kb), of which others may hold a part.
+        // Without CAP_IPC_LOCK the kernel limits ring memory (perf_event_mlock_kb), and others may use part of it.
         let rings = open(ring_bytes(cores.len())).or_else(|_| open(LEAST_RING));
         Ok(Tracepoints {
             rings: rings.map_err(|e| refused(&e))?,
@@ -80,7 +74,7 @@ impl Tracepoints {
         })
     }
 
-    /// Something to poll: ready when a ring fills.
+    /// Becomes readable when a ring fills.
     pub fn pollable(&self) -> io::Result<OwnedFd> {
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for ring in &self.rings {
@@ -89,8 +83,7 @@ impl Tracepoints {
         Ok(all)
     }
 
-    /// What happened since the last time, in order; without what is still so new that something before it may be missing,
-    /// unless these are the last.
+    /// Events since the last call, in order. Unless `last`, the newest are held back: earlier ones may still arrive.
     pub fn drain(&mut self, last: bool, mut tell: impl FnMut(Event)) {
         let complete = Time(now().0.saturating_sub(IN_ORDER_AFTER.as_nanos() as u64));
         let Tracepoints { rings, formats, hierarchy, waiting, lost, .. } = self;
@@ -98,8 +91,8 @@ impl Tracepoints {
         for ring in rings {
             let sound = ring.drain(|record| {
                 let ((kind, misc, _), body) = (record_header(record, false), &record[HEADER..]);
-                match Said::parse(kind, misc, attr.own_part(body), false) {
-                    Some(Said::Lost(records)) => *lost = lost.saturating_add(records),
+                match SideRecord::parse(kind, misc, attr.own_part(body), false) {
+                    Some(SideRecord::Lost(records)) => *lost = lost.saturating_add(records),
                     Some(said) => waiting.extend(understood(said, kind, body, &attr, formats, *hierarchy)),
                     None => {}
                 }
@@ -119,14 +112,14 @@ impl Tracepoints {
                 Record::Named { pid, comm } => self.processes.named(pid, comm),
                 Record::Ended { pid } => self.processes.ended(pid),
                 Record::Happened { pid, kind, id, path } => {
-                    let chain = if kind == Kind::Freed { Vec::new() } else { self.processes.chain(pid) };
+                    let chain = if kind == EventKind::Freed { Vec::new() } else { self.processes.chain(pid) };
                     tell(Event { at, kind, id, path, chain });
                 }
             }
         }
     }
 
-    /// How many records were lost since the last time, of whatever kind.
+    /// Records of any kind lost since the last call.
     pub fn newly_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost)
     }
@@ -134,31 +127,31 @@ impl Tracepoints {
 
 const SAMPLE_TYPE: u64 = sample_bit::TID | sample_bit::TIME | sample_bit::RAW;
 
-/// How records look that are asked for in [`open_ring`].
+/// Layout of the records requested in [`open_ring`].
 fn layout() -> Attr {
     Attr { sample_type: SAMPLE_TYPE, sample_id_all: true, ..Attr::default() }
 }
 
-/// What a record tells of a process; threads are born, named and end in the same way.
+/// Converts a record about a process; those about other threads are ignored.
 fn understood(
-    said: Said<'_>,
+    said: SideRecord<'_>,
     kind: u32,
     body: &[u8],
     attr: &Attr,
-    formats: &[(Kind, Format)],
+    formats: &[(EventKind, Format)],
     hierarchy: u64,
 ) -> Option<(Time, Record)> {
     let record = match said {
-        Said::Began { pid, tid, parent_pid, .. } if pid == tid && pid != 0 => {
+        SideRecord::Began { pid, tid, parent_pid, .. } if pid == tid && pid != 0 => {
             Record::Forked { pid, parent: parent_pid }
         }
-        Said::Ended { pid, tid } if pid == tid && pid != 0 => Record::Ended { pid },
-        Said::Named { pid, tid, name, .. } if pid == tid && pid != 0 => {
+        SideRecord::Ended { pid, tid } if pid == tid && pid != 0 => Record::Ended { pid },
+        SideRecord::Named { pid, tid, name, .. } if pid == tid && pid != 0 => {
             Record::Named { pid, comm: String::from_utf8_lossy(name).into_owned() }
         }
-        Said::Other if kind == kind::SAMPLE => {
+        SideRecord::Other if kind == kind::SAMPLE => {
             let RawSample { pid, raw, .. } = sample::parse(Fields::new(body, false), attr)?;
-            // It begins with its tracepoint's number.
+            // It starts with the tracepoint's id.
             let tracepoint = u32::from(Fields::new(raw, false).u16()?);
             let (kind, format) = formats.iter().find(|(_, f)| f.tracepoint == tracepoint)?;
             let cgroup = format.read(raw).filter(|cgroup| cgroup.hierarchy == hierarchy)?;
@@ -175,7 +168,7 @@ fn ring_bytes(cores: usize) -> usize {
     power.clamp(LEAST_RING, LARGEST_RING)
 }
 
-/// One core's tracepoints, and births, deaths and names of its processes, in one ring. It wakes who polls when a quarter is full.
+/// One core's tracepoints and process forks, exits and names in one ring, which wakes pollers when a quarter full.
 fn open_ring(core: u32, tracepoints: &[u32], data_bytes: usize) -> io::Result<Ring> {
     let open = |&id: &u32, more: u64| {
         let attributes = Attributes {
@@ -199,7 +192,7 @@ fn open_ring(core: u32, tracepoints: &[u32], data_bytes: usize) -> io::Result<Ri
     Ok(ring)
 }
 
-fn formats(root: &Root) -> Result<Vec<(Kind, Format)>, Blind> {
+fn formats(root: &Root) -> Result<Vec<(EventKind, Format)>, Blind> {
     let mounted = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
     let first = root.read(&format!("{}/events/cgroup/cgroup_mkdir/format", mounted[0]));
     let read = |name: &str| -> io::Result<String> {
@@ -215,20 +208,20 @@ fn formats(root: &Root) -> Result<Vec<(Kind, Format)>, Blind> {
         let text = read(name).map_err(|e| match &first {
             Err(mounted) if mounted.is_denied() => Blind::new(
                 Reason::Forbidden,
-                format!("the kernel's tracepoints may not be read ({mounted})"),
+                format!("cannot read the kernel's tracepoints ({mounted})"),
                 "run as root",
             ),
             _ => Blind::new(
                 Reason::Kernel,
-                format!("the kernel's tracepoint {name} cannot be found in tracefs ({e})"),
-                "run as root, mount -t tracefs nodev /sys/kernel/tracing; a kernel with CONFIG_FTRACE",
+                format!("tracepoint {name} not found in tracefs ({e})"),
+                "run as root on a kernel with CONFIG_FTRACE; mount -t tracefs nodev /sys/kernel/tracing",
             ),
         })?;
         let format = Format::parse(&text).ok_or_else(|| {
             Blind::new(
                 Reason::Kernel,
-                format!("the format of the kernel's tracepoint {name} is not as known"),
-                "report it, with the kernel's version",
+                format!("tracepoint {name} has an unknown format"),
+                "report this as a bug, with the kernel version",
             )
         })?;
         formats.push((kind, format));
@@ -236,7 +229,7 @@ fn formats(root: &Root) -> Result<Vec<(Kind, Format)>, Blind> {
     Ok(formats)
 }
 
-/// Where nobody has mounted tracefs: a mount of our own that is nowhere in the file tree and goes when its file is closed.
+/// Where tracefs is not mounted: reads through a detached mount, which goes away when closed.
 fn read_unmounted(path: &str) -> io::Result<String> {
     let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
@@ -252,17 +245,17 @@ fn refused(error: &io::Error) -> Blind {
         Some(libc::EPERM | libc::EACCES) => Blind::new(
             Reason::Forbidden,
             format!("perf_event_open on the kernel's tracepoints: {error}"),
-            "run as root, or with CAP_PERFMON (before 5.8 CAP_SYS_ADMIN), and a seccomp profile that allows perf_event_open",
+            "run as root, or with CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8) and a seccomp profile that allows perf_event_open",
         ),
         Some(libc::EMFILE) => Blind::new(
             Reason::Kernel,
-            "perf_event_open takes three files for each core, more than this process may open",
-            "raise the limit: ulimit -n 8192",
+            "perf_event_open needs three file descriptors per core, more than this process may open",
+            "raise the open files limit: ulimit -n 8192",
         ),
         _ => Blind::new(
             Reason::Kernel,
             format!("perf_event_open on the kernel's tracepoints: {error}"),
-            "a kernel with CONFIG_PERF_EVENTS",
+            "use a kernel with CONFIG_PERF_EVENTS",
         ),
     }
 }
@@ -273,7 +266,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn rings_share_their_room() {
+    fn rings_share_the_memory_budget() {
         for (cores, bytes) in [
             (0, LARGEST_RING),
             (2, LARGEST_RING),
@@ -286,9 +279,9 @@ mod tests {
         }
     }
 
-    fn parse(kind: u32, body: &[u8], formats: &[(Kind, Format)], hierarchy: u64) -> Option<(Time, Record)> {
+    fn parse(kind: u32, body: &[u8], formats: &[(EventKind, Format)], hierarchy: u64) -> Option<(Time, Record)> {
         let attr = layout();
-        let said = Said::parse(kind, 0, attr.own_part(body), false)?;
+        let said = SideRecord::parse(kind, 0, attr.own_part(body), false)?;
         understood(said, kind, body, &attr, formats, hierarchy)
     }
 
@@ -310,7 +303,7 @@ mod tests {
         #[test]
         fn any_record(kind in 0u32..12, body in proptest::collection::vec(any::<u8>(), 0..120), size in 0u32..120) {
             let format = Format::parse("ID: 5\n\tfield:int root;\toffset:8;\tsize:4;\n\tfield:u64 id;\toffset:16;\tsize:8;\n\tfield:__data_loc char[] path;\toffset:24;\tsize:4;\n").unwrap();
-            let formats = [(Kind::Made, format)];
+            let formats = [(EventKind::Made, format)];
             parse(kind, &body, &formats, 0);
             let mut body = body;
             if body.len() > 22 {

@@ -1,18 +1,18 @@
-//! docker: `/var/lib/docker/containers/ID/config.v2.json`, written at each start and end (moby's `container.go` and `state.go`).
+//! docker: `/var/lib/docker/containers/ID/config.v2.json`, written at each start and exit (moby's `container.go` and `state.go`).
 //!
-//! RestartCount counts restarts by the restart policy and begins anew when somebody starts the container by hand.
+//! RestartCount counts restarts by the restart policy and is reset when the container is started by hand.
 
 use coroner_evidence::{Container, Time};
 use serde::Deserialize;
 
 use super::Budget;
 use super::moment::parse_rfc3339;
-use crate::tree::{Kind, Tree, is_absent};
+use crate::tree::{FileKind, Tree, is_absent};
 
 const DOCKER: &str = "/var/lib/docker";
 const DAEMON: &str = "/etc/docker/daemon.json";
 const MAX_CONFIG: u64 = 4 << 20;
-/// More than a container could do in a century.
+/// More than a container could reach in a century.
 const MAX_RESTARTS: u64 = 1_000_000_000;
 
 pub fn look(tree: &Tree, at: Time, budget: &mut Budget, containers: &mut Vec<Container>) {
@@ -22,17 +22,17 @@ pub fn look(tree: &Tree, at: Time, budget: &mut Budget, containers: &mut Vec<Con
         Err(e) if is_absent(&e) => return,
         Err(e) => return budget.unread.push(format!("{top}: {e}")),
     };
-    for id in ids.iter().filter(|e| e.kind == Kind::Directory) {
+    for id in ids.iter().filter(|e| e.kind == FileKind::Directory) {
         if !budget.take() {
             return;
         }
         let path = format!("{top}/{}/config.v2.json", id.name);
         match tree.read(&path, MAX_CONFIG) {
             Ok(bytes) => match parse(&bytes) {
-                // One that nobody runs or restarts does not loop.
+                // A container that is neither running nor restarting does not loop.
                 Some(config) if !config.state.running && !config.state.restarting => {}
                 Some(config) => containers.push(config.into_container(at, &id.name)),
-                None => budget.unread.push(format!("{path}: this is not as docker writes it")),
+                None => budget.unread.push(format!("{path}: not a valid docker config")),
             },
             Err(e) if is_absent(&e) => {}
             Err(e) => budget.unread.push(format!("{path}: {e}")),
@@ -40,7 +40,7 @@ pub fn look(tree: &Tree, at: Time, budget: &mut Budget, containers: &mut Vec<Con
     }
 }
 
-/// Where docker keeps its files; `graph` is what old versions called it.
+/// docker's data directory; old versions call the setting `graph`.
 fn data_root(tree: &Tree) -> String {
     let set = || {
         let bytes = tree.read(DAEMON, MAX_CONFIG).ok()?;
@@ -81,7 +81,7 @@ impl Config {
     fn into_container(self, at: Time, directory: &str) -> Container {
         let moment = |text: &Option<String>| text.as_deref().and_then(parse_rfc3339);
         let started = moment(&self.state.started_at);
-        // While it runs, the code is 0 and means nothing. One that waits to be restarted counts as running.
+        // While it runs, the exit code is 0 and meaningless. A container waiting to be restarted counts as running.
         let ended = started.is_some() && (!self.state.running || self.state.restarting);
         Container {
             at,

@@ -1,8 +1,8 @@
-//! Pods: `/var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log`, where N is how often the container was started again.
+//! Pods: `/var/log/pods/NAMESPACE_POD_UID/CONTAINER/N.log`, where N is the number of restarts of the container.
 //!
-//! kubelet's pkg/kubelet/kuberuntime: BuildPodLogsDirectory and buildContainerLogsPath (`helpers.go`). It keeps the log of the
-//! running container and of the one before, and makes the container's directory before its first start. `N.log.TIME` and
-//! `N.log.TIME.gz` are parts that were rotated away (`pkg/kubelet/logs`). With docker the file is a link to docker's own log.
+//! kubelet's pkg/kubelet/kuberuntime: BuildPodLogsDirectory and buildContainerLogsPath (`helpers.go`). It keeps the logs of the
+//! running container and of the previous one, and creates the container's directory before its first start. `N.log.TIME` and
+//! `N.log.TIME.gz` are rotated parts (`pkg/kubelet/logs`). With docker the file is a link to docker's own log.
 
 use std::io::Read;
 
@@ -11,11 +11,11 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::Budget;
 use super::moment::{first_entry, statx_ns};
-use crate::tree::{Entry, Kind, Tree, is_absent};
+use crate::tree::{Entry, FileKind, Tree, is_absent};
 
 const PODS: &str = "/var/log/pods";
 
-/// Enough for the time at the beginning of a line.
+/// Enough for the timestamp at the start of a line.
 const FIRST_BYTES: u64 = 64 << 10;
 
 pub fn look(tree: &Tree, at: Time, budget: &mut Budget, containers: &mut Vec<Container>) {
@@ -24,19 +24,19 @@ pub fn look(tree: &Tree, at: Time, budget: &mut Budget, containers: &mut Vec<Con
         Err(e) if is_absent(&e) => return,
         Err(e) => return budget.unread.push(format!("{PODS}: {e}")),
     };
-    for directory in pods.iter().filter(|e| e.kind == Kind::Directory) {
+    for directory in pods.iter().filter(|e| e.kind == FileKind::Directory) {
         let Some(pod) = Pod::of_directory(&directory.name) else { continue };
         let path = format!("{PODS}/{}", directory.name);
         let names = match tree.list(&path) {
             Ok(names) => names,
-            // The pod went away meanwhile.
+            // The pod was deleted meanwhile.
             Err(e) if is_absent(&e) => continue,
             Err(e) => {
                 budget.unread.push(format!("{path}: {e}"));
                 continue;
             }
         };
-        for name in names.into_iter().filter(|e| e.kind == Kind::Directory).map(|e| e.name) {
+        for name in names.into_iter().filter(|e| e.kind == FileKind::Directory).map(|e| e.name) {
             if !budget.take() {
                 return;
             }
@@ -71,7 +71,7 @@ fn container(tree: &Tree, at: Time, pod: &Pod, name: String, path: &str, logs: &
     })
 }
 
-/// When a log began: when the file was made, or its first entry if that is older (the file was copied).
+/// When a log began: the creation time of the file, or its first entry if that is older (the file was copied).
 fn began(tree: &Tree, path: &str) -> Option<u64> {
     let first = || {
         let place = tree.find(path).ok()?;
@@ -82,7 +82,7 @@ fn began(tree: &Tree, path: &str) -> Option<u64> {
     [born(tree, path), first()].into_iter().flatten().min()
 }
 
-/// When a file or directory was made, where the file system knows.
+/// When a file or directory was created, if the file system records it.
 fn born(tree: &Tree, path: &str) -> Option<u64> {
     let place = tree.find(path).ok()?;
     let (directory, name) = place.at();
@@ -102,13 +102,13 @@ fn id_of(tree: &Tree, directory: &str, restarts: u64) -> Option<String> {
 struct Pod {
     namespace: String,
     name: String,
-    /// Of a static pod it is a hash.
+    /// A hash for a static pod.
     uid: String,
 }
 
 impl Pod {
-    /// Neither a namespace nor a pod nor a uid may hold `_`. Before Kubernetes 1.14 the directory was the uid alone, and did
-    /// not have a directory for each container.
+    /// Namespace, pod name and uid cannot contain `_`. Before Kubernetes 1.14 the directory was named by uid alone and had no
+    /// subdirectory per container.
     fn of_directory(name: &str) -> Option<Pod> {
         let mut parts = name.split('_');
         let (namespace, pod, uid) = (parts.next()?, parts.next()?, parts.next()?);
@@ -145,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_kubelet_writes_is_read_back(namespace in "[a-z0-9-]{1,20}", name in "[a-z0-9.-]{1,40}", uid in "[0-9a-f-]{1,36}",
+        fn kubelet_directory_names_round_trip(namespace in "[a-z0-9-]{1,20}", name in "[a-z0-9.-]{1,40}", uid in "[0-9a-f-]{1,36}",
                 restarts in any::<u32>(), any_name in any::<String>()) {
             let pod = Pod::of_directory(&format!("{namespace}_{name}_{uid}"));
             prop_assert_eq!(pod, Some(Pod { namespace, name, uid }));

@@ -1,7 +1,6 @@
-//! Containers as the files of their runtimes tell: how often each was started again, and since when.
+//! Containers and their restarts, from the files of their runtimes.
 //!
-//! Nobody is asked over a socket: a runtime that hangs is what one comes to see. A node without such files has no containers
-//! that could be told of.
+//! No socket is used: a hung runtime may be the very problem. A node without these files has no containers to report.
 
 mod docker;
 mod kubelet;
@@ -16,11 +15,11 @@ use crate::tree::Tree;
 const MAX_CONTAINERS: usize = 2000;
 const LIMIT: Duration = Duration::from_millis(200);
 
-/// What may still be read in this look.
+/// How much may still be read in this look.
 struct Budget {
     deadline: Instant,
     left: usize,
-    /// What could not be read, the first of each runtime.
+    /// The first thing that could not be read, for each runtime.
     unread: Vec<String>,
     cut: bool,
 }
@@ -47,7 +46,7 @@ pub fn look(tree: &Tree, at: Time, evidence: &mut Evidence) {
     let before = evidence.containers.len();
     kubelet::look(tree, at, &mut budget, &mut evidence.containers);
     docker::look(tree, at, &mut budget, &mut evidence.containers);
-    let what = "which containers restart again and again";
+    let what = "which containers restart repeatedly";
     if let Some(why) = budget.unread.into_iter().next() {
         evidence.unseen(probe::CONTAINERS, what, why, "run as root");
     }
@@ -55,8 +54,8 @@ pub fn look(tree: &Tree, at: Time, evidence: &mut Evidence) {
         let seen = evidence.containers.len() - before;
         evidence.unseen(
             probe::CONTAINERS,
-            "some containers: whether they restart again and again",
-            format!("only {seen} were read: at most {MAX_CONTAINERS}, within {LIMIT:?}"),
+            "whether some containers restart repeatedly",
+            format!("only {seen} were read; the limit is {MAX_CONTAINERS} containers and {LIMIT:?}"),
             "kubectl get pods --all-namespaces, or docker ps --all",
         );
     }

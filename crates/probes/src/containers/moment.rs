@@ -1,6 +1,6 @@
-//! Moments as Go programs write them: RFC 3339 with up to nine digits after the second.
+//! Timestamps as Go programs write them: RFC 3339 with up to nine fractional digits.
 
-/// ns since 1970; `None` for what is not a moment, or lies before 1970 (Go's zero time is the year 1).
+/// ns since 1970; `None` if it is malformed or before 1970 (Go's zero time is the year 1).
 pub fn parse_rfc3339(text: &str) -> Option<u64> {
     let bytes = text.as_bytes();
     let number = |from: usize, to: usize| -> Option<u64> {
@@ -41,15 +41,15 @@ pub fn parse_rfc3339(text: &str) -> Option<u64> {
     seconds.checked_mul(1_000_000_000)?.checked_add(ns)
 }
 
-/// Of the Gregorian calendar, from 1970 on.
+/// In the Gregorian calendar, from 1970 on.
 fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
-    // Years begin in March, so that the leap day is the last.
+    // Years begin in March, so that the leap day comes last.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1;
     days - 719_468
 }
 
-/// The time of the first line of a container's log: `2016-10-06T00:17:09.669794202Z stdout F …` as CRI has it
+/// The time of the first line of a container's log: `2016-10-06T00:17:09.669794202Z stdout F …` in CRI format
 /// (kubernetes/design-proposals-archive, cri-logging), or docker's `{"log":…,"time":"…"}`.
 pub fn first_entry(bytes: &[u8]) -> Option<u64> {
     let line = bytes.split(|b| *b == b'\n').next()?;
@@ -71,15 +71,15 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn moments() {
+    fn timestamps() {
         assert_eq!(parse_rfc3339("1970-01-01T00:00:00Z"), Some(0));
         assert_eq!(parse_rfc3339("2023-11-14T22:13:20.5Z"), Some(1_700_000_000_500_000_000));
         assert_eq!(parse_rfc3339("2023-11-15T00:13:20.000000001+02:00"), Some(1_700_000_000_000_000_001));
         assert_eq!(parse_rfc3339("2024-02-29T00:00:00Z"), Some(1_709_164_800_000_000_000));
         assert_eq!(parse_rfc3339("2000-03-01T00:00:00Z"), Some(951_868_800_000_000_000));
-        assert_eq!(parse_rfc3339("0001-01-01T00:00:00Z"), None, "Go's word for never");
+        assert_eq!(parse_rfc3339("0001-01-01T00:00:00Z"), None, "Go's zero time");
         assert_eq!(parse_rfc3339("2023-11-14T22:13:20"), None);
-        assert_eq!(parse_rfc3339("9999-12-31T23:59:59Z"), None, "more ns than fit");
+        assert_eq!(parse_rfc3339("9999-12-31T23:59:59Z"), None, "does not fit in u64 ns");
         assert_eq!(first_entry(b"2023-11-14T22:13:20.5Z stderr F hello\nmore"), Some(1_700_000_000_500_000_000));
         let json = br#"{"log":"a\n","stream":"stdout","time":"2023-11-14T22:13:20Z"}"#;
         assert_eq!(first_entry(json), Some(1_700_000_000_000_000_000));
@@ -95,7 +95,7 @@ mod tests {
 
         #[test]
         fn one_day_later_is_a_day_more(days in 0u64..100_000) {
-            // Walks through months and leap years by counting days anew.
+            // Walks through months and leap years by counting days.
             let (mut year, mut left) = (1970, days);
             let length = |y: u64| if y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400)) { 366 } else { 365 };
             while left >= length(year) {

@@ -24,13 +24,13 @@ fn one<'a>(evidence: &'a Evidence, name: &str) -> &'a Container {
 const UID: &str = "8f1e3c9a-0b7d-4c55-9d2a-6f2b1a0c3e4d";
 
 #[test]
-fn a_node_without_containers_has_nothing_to_say() {
+fn a_node_without_containers_reports_nothing() {
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(seen(dir.path()), Evidence::default());
 }
 
 #[test]
-fn pods_as_containerd_logs_them() {
+fn pods_logged_by_containerd() {
     let dir = tempfile::tempdir().unwrap();
     let pod = format!("var/log/pods/default_trainer-7f5c7d4f9b-abcde_{UID}");
     write(dir.path(), &format!("{pod}/worker/41.log"), "2023-11-14T22:13:20.5Z stderr F no GPU\n");
@@ -54,7 +54,7 @@ fn pods_as_containerd_logs_them() {
 }
 
 #[test]
-fn pods_as_docker_logs_them() {
+fn pods_logged_by_docker() {
     let dir = tempfile::tempdir().unwrap();
     let id = "86199ab4c77bb43a21bef6b7e711bed3c30baa7dc50de3182de3c73d2ba116b7";
     let log = format!("var/lib/docker/containers/{id}/{id}-json.log");
@@ -92,7 +92,7 @@ fn containers_of_docker() {
     assert_eq!(
         (evidence.containers.len(), evidence.unseen.len()),
         (2, 0),
-        "one that does not run does not loop: {evidence:?}"
+        "a stopped container does not loop: {evidence:?}"
     );
     let agent = one(&evidence, "ecs-agent");
     assert_eq!((agent.restarts, agent.exit_code, agent.id.as_deref()), (118, Some(3), Some("ecs-agent0001")));
@@ -107,7 +107,7 @@ fn containers_of_docker() {
 }
 
 #[test]
-fn more_containers_than_one_look_reads_are_told() {
+fn too_many_containers_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     for n in 0..MAX_CONTAINERS + 50 {
         write(dir.path(), &format!("var/log/pods/ns_pod-{n}_{UID}/c/0.log"), "");

@@ -54,7 +54,7 @@ fn a_core_that_goes_offline_disappears_and_returns() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said_and_not_zero() {
+fn unreadable_files_are_unseen_not_zero() {
     let dir = tempfile::tempdir().unwrap();
     let mut evidence = Evidence::default();
     CoreTimeReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
@@ -68,8 +68,8 @@ fn what_cannot_be_read_is_said_and_not_zero() {
 }
 
 #[test]
-fn agrees_with_a_second_reading_of_this_machine() {
-    // As awk would: all fields of all lines of cores.
+fn agrees_with_a_second_parser_on_this_machine() {
+    // Like awk: all fields of all core lines.
     let reading = || {
         let text = std::fs::read_to_string("/proc/stat").unwrap();
         let cores: Vec<_> = text.lines().filter(|l| l.starts_with("cpu") && !l.starts_with("cpu ")).collect();
@@ -82,7 +82,7 @@ fn agrees_with_a_second_reading_of_this_machine() {
     let (cores, after) = reading();
     let seen: u64 = evidence.core_times[0].cores.iter().map(|c| c.user + c.nice + c.system).sum();
     assert_eq!(evidence.core_times[0].cores.len(), cores);
-    // User and system are rounded down one by one, so their sum may go back by a tick for each.
+    // User and system are rounded down separately, so their sum may decrease by a tick each.
     let slack = 3 * cores as u64;
     assert!((before.saturating_sub(slack)..=after + slack).contains(&seen), "{before} {seen} {after}");
     assert!(seen > 0);
@@ -133,7 +133,7 @@ fn schedstat_of_versions_15_to_17() {
 }
 
 #[test]
-fn a_kernel_without_schedstat_is_no_blindness_but_a_strange_one_is() {
+fn missing_schedstat_is_not_noted_but_a_malformed_one_is() {
     let dir = tempfile::tempdir().unwrap();
     let mut evidence = Evidence::default();
     SchedstatReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
@@ -162,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_kernel_writes_is_read_back(fields in proptest::collection::vec(any::<[u64; 10]>(), 1..20)) {
+    fn kernel_output_round_trips(fields in proptest::collection::vec(any::<[u64; 10]>(), 1..20)) {
         let mut text = "cpu  1 2 3 4 5 6 7 8 9 10\n".to_owned();
         for (core, f) in fields.iter().enumerate() {
             let numbers = f.map(|n| n.to_string()).join(" ");

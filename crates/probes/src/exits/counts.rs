@@ -1,4 +1,4 @@
-//! What the kernel counted of the children of one process that have one name.
+//! The kernel's counts for the children of one process with the same name.
 
 use crate::churn::text_until_nul;
 
@@ -10,13 +10,13 @@ pub(super) struct Counts {
     pub exits: u64,
     pub failed: u64,
     pub failed_young: u64,
-    /// Of the last one that failed: one of both.
+    /// Of the last failure: exactly one of the two is set.
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
 }
 
 impl Counts {
-    /// Of another parent with the same name.
+    /// Adds the counts of another parent with the same name.
     pub fn add(&mut self, other: &Counts) {
         self.exits = self.exits.saturating_add(other.exits);
         self.failed = self.failed.saturating_add(other.failed);
@@ -29,12 +29,12 @@ pub(super) type Key = [u8; 24];
 /// struct failures.
 pub(super) type Failures = [u8; 40];
 
-/// A stretch of time by its number.
+/// The number of the interval.
 pub(super) fn turn_of(key: &Key) -> u32 {
     word(key, 0)
 }
 
-/// `None` if nothing failed yet: the entry was made, its first failure is about to be counted.
+/// `None` if nothing failed yet: the entry exists, but its first failure is still to be counted.
 pub(super) fn parse(key: &Key, failures: &Failures, ended_well: u64) -> Option<Counts> {
     let (failed, failed_young) = (long(failures, 0), long(failures, 8));
     if failed == 0 {
@@ -53,7 +53,7 @@ pub(super) fn parse(key: &Key, failures: &Failures, ended_well: u64) -> Option<C
     })
 }
 
-/// Exit code or signal of a status as wait(2) has it.
+/// Exit code or signal of a wait(2) status.
 fn ending(status: u32) -> (Option<i32>, Option<i32>) {
     match status & 0x7f {
         0 => (Some((status >> 8 & 0xff) as i32), None),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_read_with_how_the_last_one_ended() {
+    fn counts_include_how_the_last_failure_ended() {
         let counts = parse(&key(3, 400, "agent"), &failures(5, 4, 7 << 8, "supervisor"), 2).unwrap();
         let expected = Counts {
             parent_pid: 400,

@@ -1,6 +1,6 @@
-//! On the node itself, as root: real processes that end in all ways.
+//! On the live node, as root: real processes that end in all ways.
 //!
-//! Others' processes end meanwhile: tests speak of children of their own ones.
+//! Other processes end meanwhile: tests look only at their own children.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Runs `script`, with ourselves as `$0`, until it says that it is done; it stays until dropped.
+/// Runs `script` with our own binary as `$0`, waits until it is done, and keeps the shell alive until dropped.
 fn shell(script: &str) -> Child {
     let script = format!("{script}\necho done; while :; do sleep 1; done");
     let mut command = Command::new("sh");
@@ -49,7 +49,7 @@ fn rows_of(evidence: &Evidence, parent: u32) -> Vec<&ChildExits> {
     evidence.child_exits.iter().filter(|row| row.parent_pid == parent).collect()
 }
 
-/// Its exits, those that failed, those that failed young.
+/// Exits, failures, failures soon after the start.
 fn counts(row: &ChildExits) -> [u64; 3] {
     [row.exits, row.failed, row.failed_young]
 }
@@ -59,12 +59,12 @@ fn children_that_fail_are_counted_by_parent_and_name() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let reader = start();
     let shell = shell(&times(20, "sh -c 'exit 7'; sh -c 'exit 0'; sleep 0.05"));
-    // Our own child.
+    // Our own child is not counted.
     assert!(!Command::new("false").status().unwrap().success());
     let evidence = finish(reader);
 
     let rows = rows_of(&evidence, shell.pid());
-    assert_eq!(rows.len(), 1, "sleep ends well: {rows:?}");
+    assert_eq!(rows.len(), 1, "sleep succeeds: {rows:?}");
     assert_eq!((rows[0].parent_comm.as_str(), rows[0].comm.as_str()), ("sh", "sh"));
     assert_eq!(counts(rows[0]), [40, 20, 20]);
     assert_eq!((rows[0].exit_code, rows[0].signal), (Some(7), None));
@@ -76,7 +76,7 @@ fn children_that_fail_are_counted_by_parent_and_name() {
 }
 
 #[test]
-fn each_stretch_has_its_own_counts() {
+fn each_interval_has_its_own_counts() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let mut reader = ExitReader::start_with(&Root::live(), Duration::ZERO);
     let mut evidence = Evidence::default();
@@ -95,7 +95,7 @@ fn each_stretch_has_its_own_counts() {
 }
 
 #[test]
-fn what_was_asked_to_end_has_not_failed() {
+fn a_process_asked_to_end_has_not_failed() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let reader = start();
     let asked = "for s in HUP INT KILL PIPE TERM; do sh -c \"kill -$s \\$\\$\"; done
@@ -111,7 +111,7 @@ fn what_was_asked_to_end_has_not_failed() {
 
 const ACT: &str = "CORONER_TEST_EXITS_ACT";
 
-/// Not a test of its own: what other tests run as a process with threads.
+/// Not a test: other tests run it as a process with threads.
 #[test]
 fn actor() {
     let Some(act) = std::env::var_os(ACT) else { return };
@@ -142,19 +142,19 @@ fn a_process_with_threads_ends_once() {
     let shell = shell(&format!("{}; {}", times(20, &run("exit")), times(5, &run("exec"))));
     let evidence = finish(reader);
     let rows = rows_of(&evidence, shell.pid());
-    assert_eq!(rows.len(), 1, "a thread that calls execve ends the others, not the process: {rows:?}");
+    assert_eq!(rows.len(), 1, "execve in a thread ends the other threads, not the process: {rows:?}");
     assert_eq!((counts(rows[0]), rows[0].exit_code), ([20, 20, 20], Some(5)));
     assert!(rows[0].comm.starts_with("coroner_probes"), "the process's name, not a thread's: {rows:?}");
 }
 
 #[test]
-fn parents_that_are_gone_are_summed_up() {
+fn parents_that_are_gone_are_summed() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     // A name that nobody else has.
     let name = format!("fail{}", std::process::id());
     let failing = dir.path().join(&name);
-    // By another process: a child that some other thread starts meanwhile would have it open for writing, and then it cannot be run.
+    // By another process: a child of another thread could inherit our write descriptor, and execve would fail (ETXTBSY).
     assert!(Command::new("cp").args([Path::new("/bin/false"), &failing]).status().unwrap().success());
     let reader = start();
     let _shell = shell(&times(10, &format!("sh -c '{}; true'", failing.display())));
@@ -166,11 +166,11 @@ fn parents_that_are_gone_are_summed_up() {
 
 const NAMES: u64 = 4500;
 
-/// Children with more names than there is room for.
+/// Forks children with more names than the maps hold.
 fn fork_many() {
     for i in 0..NAMES {
         let name = std::ffi::CString::new(format!("many-{i}")).unwrap();
-        // SAFETY: the child calls only what is allowed after fork in a process with threads.
+        // SAFETY: the child only makes system calls, as allowed after fork in a multi-threaded process.
         unsafe {
             match libc::fork() {
                 0 => {
@@ -184,7 +184,7 @@ fn fork_many() {
 }
 
 #[test]
-fn what_there_is_no_room_for_is_told_by_number() {
+fn failures_beyond_the_maps_are_reported_by_number() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let reader = start();
     let many = shell(&format!("{ACT}=fork \"$0\" --exact exits::host_tests::actor >/dev/null"));
@@ -192,9 +192,9 @@ fn what_there_is_no_room_for_is_told_by_number() {
     drop(many);
     assert_eq!(evidence.child_exits.len(), MAX_ROWS);
     let told: u64 = evidence.child_exits.iter().map(|row| row.failed).sum();
-    let unseen = evidence.why_unseen(probe::CHILD_EXITS).expect("it is said");
+    let unseen = evidence.why_unseen(probe::CHILD_EXITS).expect("the loss is reported");
     let unnamed: u64 = unseen.why.split(' ').next().unwrap().parse().unwrap();
-    // Others' children may be among them.
+    // Others' children may be included.
     assert!(told + unnamed >= NAMES, "{told} {unseen:?}");
 }
 
@@ -214,7 +214,7 @@ fn start_with_capabilities(keep: CapabilitySet) -> (bool, Evidence) {
 }
 
 #[test]
-fn without_privileges_the_reason_is_told() {
+fn without_privileges_the_reason_is_reported() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let (sees, evidence) = start_with_capabilities(CapabilitySet::empty());
     assert_eq!((sees, evidence.unseen.len()), (false, 1), "{:?}", evidence.unseen);
@@ -227,13 +227,13 @@ fn without_privileges_the_reason_is_told() {
 }
 
 #[test]
-fn a_directory_has_no_processes_that_end() {
+fn a_directory_tree_has_no_exits() {
     let dir = tempfile::tempdir().unwrap();
     let evidence = finish(ExitReader::start(&Root::at(dir.path())));
-    assert!(evidence.unseen[0].why.contains("a directory is examined"), "{:?}", evidence.unseen);
+    assert!(evidence.unseen[0].why.contains("not the running node"), "{:?}", evidence.unseen);
 }
 
-/// What the files of a process say of its BPF programs or maps.
+/// IDs of a process's BPF programs or maps, from its fdinfo.
 fn ids_of(pid: u32, field: &str) -> BTreeSet<u32> {
     let mut ids = BTreeSet::new();
     for file in std::fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fdinfo")).unwrap().flatten() {

@@ -1,4 +1,4 @@
-//! The BPF program at the kernel's tracepoint, and its counts.
+//! The BPF program on the exit tracepoint, and its counts.
 
 use aya::maps::{Array, HashMap, MapData, MapError};
 
@@ -6,10 +6,10 @@ use super::counts::{self, Counts, Failures, Key};
 use crate::Root;
 use crate::bpf::{Attached, Blind, Failure, KernelTypes, Object, Standing, bpf_object};
 
-/// As many entries as the maps have.
+/// Entries of the maps.
 const ENTRIES: usize = 4096;
 
-/// struct control: the turn, and whose children do not count.
+/// struct control: the turn, and the pid whose children are not counted.
 type Control = [u32; 2];
 
 /// Drop detaches the program.
@@ -37,19 +37,18 @@ impl Program {
         let object = bpf_object!("exits.o");
         let types = KernelTypes::of_running_kernel(&[object]).map_err(|e| standing.no_btf(&e))?;
         load(&types, object, own_pid.unwrap_or(0))
-            .map_err(|e| standing.explain("a BPF program at the kernel's tracepoint for ends of processes", &e))
+            .map_err(|e| standing.explain("cannot run a BPF program on the process exit tracepoint", &e))
     }
 
-    /// All that failed since the last time, and how much more did for which there was no room.
+    /// All failures since the last call, and the number of those the maps had no room for.
     ///
-    /// The kernel goes on to count in the next turn; what it counts meanwhile in the one that is over, as it had just begun to,
-    /// is told with the next.
+    /// The kernel continues counting in the next turn. What it still adds to the finished one is returned by the next call.
     pub fn take(&mut self) -> Result<(Vec<Counts>, u64), MapError> {
         self.turn = self.turn.wrapping_add(1);
         self.control.set(0, [self.turn, self.own_pid], 0)?;
         let lost = self.lost.get(&0, 0)?;
         let newly_lost = lost.saturating_sub(std::mem::replace(&mut self.told_as_lost, lost));
-        // New entries come meanwhile; none goes but by us.
+        // New entries may appear meanwhile; only we remove them.
         let mut over = Vec::new();
         for key in self.failed.keys().take(2 * ENTRIES) {
             let key = key?;
@@ -60,7 +59,7 @@ impl Program {
         let mut taken = Vec::with_capacity(over.len());
         for key in over {
             let failures = self.failed.get(&key, 0)?;
-            // None ended well, or so long ago that it was forgotten.
+            // Missing if none succeeded, or so long ago that the entry was evicted.
             let well = self.well.get(&key, 0).unwrap_or(0);
             taken.extend(counts::parse(&key, &failures, well));
             self.failed.remove(&key)?;

@@ -1,11 +1,11 @@
-//! Whose children fail: processes that end with an error, by the process that started them and by name.
+//! Whose children fail: processes that exit with an error, by parent and name.
 //!
-//! A supervisor that starts a crashing child again and again is well itself, so that systemd counts no restart. A BPF program at
-//! the tracepoint for ends of threads counts in the kernel (bpf/exits.bpf.c), [`ExitReader::look`] takes the counts every few
-//! seconds. docs/exits.md says what counts as a failure, and what it costs.
+//! A supervisor that keeps restarting a crashing child stays up itself, so systemd counts no restart. A BPF program on the thread
+//! exit tracepoint counts in the kernel (bpf/exits.bpf.c); [`ExitReader::look`] collects the counts every few seconds.
+//! docs/exits.md says what counts as a failure and what it costs.
 //!
-//! There is no other way: perf tells ends without their codes, the process connector tells codes without names, and by the time
-//! that /proc could be asked for them the process is gone.
+//! There is no other way: perf reports exits without their codes, the process connector codes without names, and by the time we
+//! could read /proc the process is gone.
 
 mod counts;
 mod kernel;
@@ -28,51 +28,51 @@ use crate::tasks::parse_membership;
 use counts::Counts;
 use kernel::Program;
 
-/// Rows for one stretch of time: those with the most failures.
+/// Rows per interval: those with the most failures.
 const MAX_ROWS: usize = 200;
-/// Parents that /proc is asked for.
+/// Parents looked up in /proc.
 const MAX_PARENTS: usize = 1000;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 
-const WHAT: &str = "processes that end with an error, and who starts them";
+const WHAT: &str = "processes that exit with an error, and their parents";
 
 /// Watches from [`ExitReader::start`] until it is dropped.
 #[derive(Debug)]
 pub struct ExitReader {
     root: Root,
-    /// Or why there is none.
+    /// Or why it cannot run.
     program: Result<Program, Blind>,
     blindness_is_told: bool,
-    /// Whether /proc speaks of the same pids as the kernel.
+    /// Whether pids in /proc are those of the events.
     proc_is_theirs: bool,
     namespace_is_told: bool,
     interval: Duration,
     from: Time,
-    /// Failures that no row tells of.
+    /// Failures that are in no row.
     unnamed: u64,
 }
 
 impl ExitReader {
-    /// Never fails: what cannot be seen is told at the first look.
+    /// Never fails: what cannot be seen is reported at the first look.
     pub fn start(root: &Root) -> ExitReader {
         ExitReader::start_with(root, INTERVAL)
     }
 
-    /// Sees nothing, and says so.
+    /// Sees nothing and reports why.
     pub fn without_bpf(root: &Root) -> ExitReader {
-        let blind = Blind::new(Reason::Unwanted, "BPF was not to be used", "run without --no-bpf");
+        let blind = Blind::new(Reason::Unwanted, "BPF is turned off (--no-bpf)", "run without --no-bpf");
         ExitReader::with(root, INTERVAL, |_| Err(blind))
     }
 
-    /// Rows are told for stretches of about this length.
+    /// Rows cover about `interval`.
     fn start_with(root: &Root, interval: Duration) -> ExitReader {
         ExitReader::with(root, interval, |own_pid| Program::attach(root, own_pid))
     }
 
     fn with(root: &Root, interval: Duration, attach: impl FnOnce(Option<u32>) -> Result<Program, Blind>) -> ExitReader {
         let proc_is_theirs = pids_are_the_nodes(root);
-        // Elsewhere our number is that of somebody else on the node.
+        // In another namespace our pid is some other process on the node.
         let own_pid = proc_is_theirs.then(std::process::id);
         ExitReader {
             root: root.clone(),
@@ -90,28 +90,28 @@ impl ExitReader {
         self.program.is_ok()
     }
 
-    /// What cannot be seen is said again at the next look.
+    /// Reports again at the next look what cannot be seen.
     pub fn tell_anew(&mut self) {
         self.blindness_is_told = false;
         self.namespace_is_told = self.proc_is_theirs;
     }
 
-    /// Tells the rows of a stretch of time that is over; to be called about once a second.
+    /// Reports the rows of a finished interval. Call about once a second.
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
         if !self.sees() || at.since(self.from) >= self.interval {
             self.tell(at, evidence);
         }
     }
 
-    /// Tells what is left, and stops watching.
+    /// Reports the rest and stops watching.
     pub fn finish(mut self, at: Time, evidence: &mut Evidence) {
         self.tell(at, evidence);
         if self.unnamed > 0 {
             evidence.unseen(
                 probe::CHILD_EXITS,
-                "some of the processes that ended with an error",
-                format!("{} of them had so many different parents and names that there was no room", self.unnamed),
-                "watch again when fewer fail",
+                "some of the processes that exited with an error",
+                format!("{} of the failures have no row: too many different parents and names", self.unnamed),
+                "run again when fewer processes fail",
             );
         }
     }
@@ -129,8 +129,8 @@ impl ExitReader {
         let (mut counts, lost) = match program.take() {
             Ok(taken) => taken,
             Err(e) => {
-                let why = format!("the counts of the BPF program: {e}");
-                let blind = Blind::new(Reason::Kernel, why, "report it, with the kernel's version");
+                let why = format!("cannot read the BPF program's counts: {e}");
+                let blind = Blind::new(Reason::Kernel, why, "report this as a bug, with the kernel version");
                 blind.note_as(evidence, probe::CHILD_EXITS, WHAT);
                 (self.program, self.blindness_is_told) = (Err(blind), true);
                 return;
@@ -144,8 +144,8 @@ impl ExitReader {
             self.namespace_is_told = true;
             evidence.unseen(
                 probe::CHILD_EXITS,
-                "cgroups of those whose children end with an error",
-                "the kernel tells the pids of the node, /proc here shows those of a container",
+                "cgroups of the processes whose children exit with an error",
+                "events carry the node's pids, but /proc here shows a container's",
                 "run on the host, or with its pid namespace (docker run --pid=host)",
             );
         }
@@ -153,8 +153,8 @@ impl ExitReader {
         evidence.child_exits.extend(rows.into_iter().map(|(c, cgroup)| row(from, at, c, cgroup)));
     }
 
-    /// With the cgroups of the parents. Those that are gone are summed up by their names and those of their children: scripts
-    /// that try something, shims of containers.
+    /// Adds the parents' cgroups. Parents that are gone are summed by their own and their children's names: short scripts,
+    /// container shims.
     fn with_homes(&self, counts: Vec<Counts>) -> Vec<(Counts, Option<String>)> {
         if !self.proc_is_theirs {
             return counts.into_iter().map(|c| (c, None)).collect();
@@ -174,8 +174,8 @@ impl ExitReader {
         there
     }
 
-    /// The parent's memory cgroup, if it has one; `None` if the parent is gone. A pid is given again: so the name must still be
-    /// the same after the reading.
+    /// The parent's memory cgroup, if any; `None` if the parent is gone. Pids are reused, so the name must still match after
+    /// the read.
     fn home_of(&self, counts: &Counts) -> Option<Option<String>> {
         let text = self.root.read(&format!("/proc/{}/cgroup", counts.parent_pid)).ok()?;
         let name = self.root.read_line(&format!("/proc/{}/comm", counts.parent_pid))?;
@@ -183,7 +183,7 @@ impl ExitReader {
     }
 }
 
-/// Sorts by failures; how many those have that are too many.
+/// Keeps the `most` items with the most failures. Returns the failures of those dropped.
 fn keep_most_failed<T>(items: &mut Vec<T>, most: usize, counts: impl Fn(&T) -> &Counts) -> u64 {
     items.sort_by_key(|item| (Reverse(counts(item).failed), counts(item).parent_pid));
     items.drain(items.len().min(most)..).map(|item| counts(&item).failed).sum()

@@ -1,4 +1,4 @@
-//! Which cloud, image, zone and instance: from what cloud-init, the firmware and the kubelet's configuration left on disk.
+//! Cloud, image, zone and instance, from the files of cloud-init, the firmware and the kubelet's configuration.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ pub(super) struct Cloud {
 }
 
 impl Cloud {
-    /// What is not known yet is taken from `other`.
+    /// Takes missing values from `other`.
     fn fill(&mut self, other: Cloud) {
         let pairs = [
             (&mut self.name, other.name),
@@ -32,7 +32,7 @@ impl Cloud {
     }
 }
 
-/// `files` are the node's own, if they can be reached.
+/// `files` are the node's own, if accessible.
 pub(super) fn find(root: &Root, files: Option<&Root>) -> Cloud {
     let mut cloud = Cloud::default();
     if let Some(files) = files {
@@ -46,11 +46,11 @@ pub(super) fn find(root: &Root, files: Option<&Root>) -> Cloud {
     if let Some(files) = files {
         cloud.fill(from_kubelet(files));
         let path = match cloud.name.as_deref() {
-            // Left by Google's guest agents; older ones in /etc.
+            // Written by Google's guest agents; by older ones in /etc.
             Some("gce") => {
                 ["/var/lib/google/instance_id", "/etc/google_instance_id"].iter().find_map(|p| files.read_line(p))
             }
-            // Only if cloud-init ran in this boot: an image made from a running machine carries the id of that machine.
+            // Only if cloud-init ran in this boot: an image made from a running machine contains that machine's id.
             _ if files.path("/run/cloud-init").is_dir() => files.read_line("/var/lib/cloud/data/instance-id"),
             _ => None,
         };
@@ -59,7 +59,7 @@ pub(super) fn find(root: &Root, files: Option<&Root>) -> Cloud {
     cloud
 }
 
-/// cloud-init's names; `None` for its sources that are not a cloud.
+/// From cloud-init's names; `None` for data sources that are not a cloud.
 fn cloud_name(name: &str) -> Option<String> {
     let name = name.trim().to_ascii_lowercase();
     let not_clouds = ["", "none", "unknown", "nocloud", "configdrive", "ovf", "fallback", "lxd", "wsl"];
@@ -71,13 +71,13 @@ fn cloud_name(name: &str) -> Option<String> {
     }
 }
 
-/// cloud-init makes an id up when no source gives one.
+/// cloud-init invents an id if its data source has none.
 fn is_instance_id(id: &str) -> bool {
     !id.starts_with("iid-") && !id.starts_with("nocloud")
 }
 
-/// /run/cloud-init/instance-data.json, the part that everyone may read. `v1` has the same keys on every cloud; `ds` is what the
-/// cloud's own metadata service said.
+/// /run/cloud-init/instance-data.json, the world-readable part. `v1` has the same keys on every cloud; `ds` comes from the cloud's
+/// own metadata service.
 fn from_instance_data(text: &str) -> Cloud {
     let Ok(data) = serde_json::from_str::<Value>(text) else { return Cloud::default() };
     let v1 = &data["v1"];
@@ -85,11 +85,11 @@ fn from_instance_data(text: &str) -> Cloud {
     let identity = first(&data["ds"]["dynamic"], &["instance_identity", "instance-identity"]);
     let document = &identity["document"];
     let azure = &meta["imds"]["compute"];
-    // Keys have hyphens in cloud-init before 19 and for Alibaba.
+    // Keys have hyphens before cloud-init 19 and on Alibaba.
     let v1_text = |key: &str| text_of(&v1[key]).or_else(|| text_of(&v1[key.replace('_', "-")]));
     let meta_text = |key: &str| text_of(&meta[key]).or_else(|| text_of(&meta[key.replace('_', "-")]));
     let zone = if azure.is_object() {
-        // On Azure cloud-init's availability_zone is the fault domain, which is another thing.
+        // On Azure cloud-init's availability_zone is the fault domain, not the zone.
         azure_zone(azure)
     } else {
         v1_text("availability_zone")
@@ -115,7 +115,7 @@ fn first(object: &Value, keys: &[&str]) -> Value {
     keys.iter().find_map(|key| object.get(key)).cloned().unwrap_or_default()
 }
 
-/// A word that a person can read: neither empty, nor hidden by cloud-init, nor the text of a null.
+/// A meaningful text: not empty, redacted by cloud-init, or a spelled-out null.
 fn text_of(value: &Value) -> Option<String> {
     const LONGEST: usize = 512;
     let text = match value {
@@ -148,9 +148,9 @@ fn azure_image(compute: &Value) -> Option<String> {
     Some(format!("{publisher}:{offer}:{sku}:{version}"))
 }
 
-/// What the firmware says, as cloud-init's ds-identify asks it.
+/// From the firmware, with the checks of cloud-init's ds-identify.
 fn from_dmi(root: &Root) -> Cloud {
-    /// Azure's fixed tag: "MSFT AZURE VM" in the numbers of its letters.
+    /// Azure's fixed tag: "MSFT AZURE VM" in decimal ASCII codes.
     const AZURE_TAG: &str = "7783-7084-3265-9085-8269-3286-77";
     let vendor = dmi(root, "sys_vendor").unwrap_or_default();
     let product = dmi(root, "product_name").unwrap_or_default();
@@ -193,7 +193,7 @@ fn from_dmi(root: &Root) -> Cloud {
     Cloud { name: Some(name.to_owned()), ..Cloud::default() }
 }
 
-/// `providerID` in the kubelet's configuration, where EKS images write it at every boot.
+/// `providerID` in the kubelet's configuration, which EKS images write at every boot.
 fn from_kubelet(files: &Root) -> Cloud {
     let paths = ["/etc/kubernetes/kubelet/config.json", "/etc/kubernetes/kubelet/kubelet-config.json"];
     let id = paths.iter().find_map(|path| {

@@ -1,4 +1,4 @@
-//! The machine itself: its hypervisor and its GPUs.
+//! Hypervisor and GPUs.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -7,13 +7,13 @@ use coroner_evidence::node::Gpu;
 
 use crate::root::Root;
 
-/// A field that the firmware gives, without the fillers of careless vendors.
+/// A DMI field, without the placeholders of careless vendors.
 pub(super) fn dmi(root: &Root, field: &str) -> Option<String> {
     const FILLERS: [&str; 5] = ["None", "Not Specified", "Default string", "To be filled by O.E.M.", "0123456789"];
     root.read_line(&format!("/sys/class/dmi/id/{field}")).filter(|value| !FILLERS.contains(&value.as_str()))
 }
 
-/// By what the DMI fields begin with; the same fields that systemd's detect-virt asks.
+/// By prefix of the DMI fields; the same fields as systemd's detect-virt.
 const DMI_HYPERVISORS: [(&str, &str); 17] = [
     ("Amazon EC2", "Amazon EC2"),
     ("Google Compute Engine", "Google Compute Engine"),
@@ -44,7 +44,7 @@ pub(super) fn hypervisor(root: &Root) -> Option<String> {
     if vendor.as_deref() == Some("Microsoft Corporation") && product.as_deref() == Some("Virtual Machine") {
         return Some("Microsoft Hyper-V".to_owned());
     }
-    // An EC2 machine of one's own: same vendor, no hypervisor.
+    // EC2 bare metal: same vendor, no hypervisor.
     if product.as_deref().is_some_and(|p| p.contains(".metal")) {
         return None;
     }
@@ -56,7 +56,7 @@ pub(super) fn hypervisor(root: &Root) -> Option<String> {
     by_dmi.or_else(|| by_clock(root)).or_else(|| by_flag(root))
 }
 
-/// Small hypervisors (Firecracker) have no DMI, but their clocks are there.
+/// Small hypervisors (Firecracker) have no DMI, but a clock source.
 fn by_clock(root: &Root) -> Option<String> {
     let clocks = root.read_line("/sys/devices/system/clocksource/clocksource0/available_clocksource")?;
     let by_name = [("kvm-clock", "KVM"), ("hyperv_clocksource", "Microsoft Hyper-V"), ("xen", "Xen")];
@@ -64,14 +64,14 @@ fn by_clock(root: &Root) -> Option<String> {
     Some((*name).to_owned())
 }
 
-/// The flag that x86 processors show in a virtual machine. Last and only the first core, as some kernels measure every core's
-/// frequency for this file.
+/// The flag that x86 processors show in a virtual machine. Tried last, and only for the first core, as some kernels measure every
+/// core's frequency for this file.
 fn by_flag(root: &Root) -> Option<String> {
     let mut text = Vec::new();
     File::open(root.path("/proc/cpuinfo")).ok()?.take(4096).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
     let flags = text.lines().find(|line| line.starts_with("flags"))?;
-    flags.split_whitespace().any(|flag| flag == "hypervisor").then(|| "unnamed (processor flag)".to_owned())
+    flags.split_whitespace().any(|flag| flag == "hypervisor").then(|| "unknown (hypervisor CPU flag)".to_owned())
 }
 
 const NVIDIA: &str = "0x10de";
@@ -103,7 +103,7 @@ pub(super) fn gpus(root: &Root) -> Vec<Gpu> {
         };
         gpus.push(gpu);
     }
-    // A container may have NVIDIA's files and no /sys of the node.
+    // A container may have NVIDIA's files but not the node's /sys.
     for bus in root.list("/proc/driver/nvidia/gpus").unwrap_or_default() {
         if !gpus.iter().any(|gpu| gpu.bus.eq_ignore_ascii_case(&bus)) {
             let driver = version.as_ref().map(|version| format!("nvidia {version}"));

@@ -1,8 +1,8 @@
-//! Where the observer sits: on the node, or in a container on it; and whether it can reach the node's files.
+//! Where coroner runs: on the node or in a container on it; and whether it can reach the node's files.
 //!
 //! A leftover /.dockerenv proves nothing (images of virtual machines are made from containers), and a pod with hostPID shares
-//! the node's process namespace while its files are its own. So the namespaces decide, then the root directory of process 1,
-//! and only if neither can be seen such signs.
+//! the node's pid namespace but has its own files. So the namespaces decide, then the root directory of process 1, and such
+//! signs only if neither is readable.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -14,23 +14,23 @@ const NODE_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 const NODE_UTS_NAMESPACE: u64 = 0xEFFF_FFFE;
 
 /// The node's own mount namespace has a fixed number since Linux 6.18 (MNT_NS_INIT_INO in include/uapi/linux/nsfs.h); before
-/// that it is the first or second that the kernel gives away at boot, and is never given away again.
+/// that it has the first or second number that the kernel assigns at boot, which is never reused.
 const NODE_MOUNT_NAMESPACES: [u64; 3] = [0xEFFF_FFF8, 0xF000_0000, 0xF000_0001];
 
 #[derive(Debug, Clone)]
-pub(super) struct Place {
-    /// How it is known that we are in a container; `None` if we are not.
+pub(super) struct ObserverPlace {
+    /// Why we are believed to be in a container; `None` if we are not.
     pub in_container: Option<String>,
-    /// The root of the node's own files; `None` if they are out of reach.
+    /// The root of the node's own files; `None` if they are not accessible.
     pub node_files: Option<Root>,
-    /// Whether the processes that we see can be all of the node's.
+    /// Whether the processes that we see may be all of the node's.
     pub node_processes: bool,
-    /// Whether the kernel's host name, as we see it, is the node's.
+    /// Whether the host name that we see is the node's.
     pub own_host_name: bool,
 }
 
-impl Place {
-    pub fn find(root: &Root) -> Place {
+impl ObserverPlace {
+    pub fn find(root: &Root) -> ObserverPlace {
         let namespace = |kind: &str| namespace(root, kind);
         let foreign_pid = namespace("pid").filter(|id| *id != NODE_PID_NAMESPACE);
         let given = directory(root, "/");
@@ -38,7 +38,7 @@ impl Place {
         let node = directory(root, "/proc/1/root/.").filter(|_| foreign_pid.is_none());
 
         let in_container = if let Some(id) = foreign_pid {
-            Some(format!("its process namespace, pid:[{id}], is not the node's{}", and_signs(root)))
+            Some(format!("its pid namespace pid:[{id}] is not the node's{}", and_signs(root)))
         } else if let (Some(own), Some(node)) = (own, node) {
             (own != node).then(|| format!("its root directory is not that of process 1{}", and_signs(root)))
         } else if namespace("mnt").is_some_and(|id| NODE_MOUNT_NAMESPACES.contains(&id)) {
@@ -55,10 +55,10 @@ impl Place {
         } else if root.is_live() {
             None
         } else {
-            // The caller points at the node's files, mounted somewhere in our container.
+            // The caller passed the node's files, mounted somewhere in our container.
             Some(root.clone())
         };
-        Place {
+        ObserverPlace {
             in_container,
             node_files,
             node_processes: foreign_pid.is_none() || !root.is_live(),
@@ -73,7 +73,7 @@ fn namespace(root: &Root, kind: &str) -> Option<u64> {
     link.to_str()?.strip_prefix(kind)?.strip_prefix(":[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// What tells one directory from another. To look at that of process 1 takes the right to trace it.
+/// Identifies a directory. For that of process 1 we need permission to trace it.
 fn directory(root: &Root, absolute: &str) -> Option<(u64, u64)> {
     let metadata = fs::metadata(root.path(absolute)).ok()?;
     Some((metadata.dev(), metadata.ino()))

@@ -5,18 +5,17 @@ use std::collections::HashSet;
 use coroner_evidence::node::Software;
 use coroner_evidence::{Evidence, probe};
 
-use super::place::Place;
+use super::place::ObserverPlace;
 use crate::root::Root;
 
-/// What runs.
 pub(super) struct Processes {
     names: HashSet<String>,
-    /// Whether a process that is not among them does not run: not so in a container, or if /proc hides other users' processes.
+    /// Whether the list is complete: not in a container, nor if /proc hides other users' processes.
     complete: bool,
 }
 
 impl Processes {
-    pub fn find(root: &Root, place: &Place, evidence: &mut Evidence) -> Processes {
+    pub fn find(root: &Root, place: &ObserverPlace, evidence: &mut Evidence) -> Processes {
         let mut names: HashSet<String> =
             evidence.processes.iter().filter(|p| !p.kernel).map(|p| p.comm.clone()).collect();
         if names.is_empty() {
@@ -25,21 +24,21 @@ impl Processes {
                 Err(error) => {
                     evidence.unseen(
                         probe::NODE,
-                        "which agents run",
+                        "which agents are running",
                         error.to_string(),
-                        "run where /proc is mounted and whole",
+                        "run where /proc is mounted and complete",
                     );
                     return Processes { names, complete: false };
                 }
             };
             names.extend(pids.filter_map(|pid| root.read_line(&format!("/proc/{pid}/comm"))));
         }
-        // With hidepid, process 1 is hidden from whom others' processes are hidden.
+        // If hidepid hides other users' processes from us, it also hides process 1.
         let complete = place.node_processes && root.read_line("/proc/1/comm").is_some();
         Processes { names, complete }
     }
 
-    /// `comms` and `paths` tell a program by its process or by its file.
+    /// `comms` and `paths` identify a program by its processes or its files.
     fn software(&self, name: &str, comms: &[&str], paths: &[&str], files: Option<&Root>) -> Option<Software> {
         let process = comms.iter().find(|comm| self.names.contains(**comm));
         let path = || paths.iter().find(|path| files.is_some_and(|files| files.path(path).exists()));
@@ -51,7 +50,7 @@ impl Processes {
     }
 }
 
-/// The kubelet, or what has one built in. One that runs goes before one that only lies on the disk.
+/// The kubelet, or a program with one built in. A running one is preferred to one that is only installed.
 pub(super) fn kubelet(processes: &Processes, files: Option<&Root>) -> Option<Software> {
     let paths = ["/usr/bin/kubelet", "/usr/local/bin/kubelet", "/home/kubernetes/bin/kubelet", "/opt/bin/kubelet"];
     let found: Vec<Software> = [
@@ -75,7 +74,7 @@ pub(super) fn container_runtimes(processes: &Processes, files: Option<&Root>) ->
         ),
         processes.software("cri-o", &["crio"], &["/usr/bin/crio", "/usr/local/bin/crio"], files),
         processes.software("docker", &["dockerd"], &["/usr/bin/dockerd", "/usr/local/bin/dockerd"], files),
-        // It has no daemon: it runs while a command does, or its socket serves.
+        // It has no daemon: it runs only during a command or a request to its socket.
         processes.software("podman", &["podman"], &["/usr/bin/podman", "/usr/local/bin/podman"], files),
     ]
     .into_iter()

@@ -19,7 +19,7 @@ fn link(root: &Path, path: &str, target: impl AsRef<Path>) {
     symlink(target, path).unwrap();
 }
 
-/// A GPU node of a Kubernetes cluster, with Ray, seen by root on the node.
+/// A GPU node of a Kubernetes cluster with Ray, as seen by root on the node.
 fn node() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
@@ -92,7 +92,7 @@ fn a_gpu_node_of_a_cluster() {
 }
 
 #[test]
-fn an_empty_tree_tells_nothing_and_invents_nothing() {
+fn an_empty_tree_yields_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (node, evidence) = identify_at(dir.path());
     assert_eq!(node, Node::default());
@@ -100,7 +100,7 @@ fn an_empty_tree_tells_nothing_and_invents_nothing() {
 }
 
 #[test]
-fn hidden_processes_are_not_called_stopped() {
+fn hidden_processes_are_not_reported_as_stopped() {
     let dir = node();
     for pid in [1, 700, 701, 702] {
         std::fs::remove_file(dir.path().join(format!("proc/{pid}/comm"))).unwrap();
@@ -113,7 +113,7 @@ fn hidden_processes_are_not_called_stopped() {
 }
 
 #[test]
-fn processes_that_were_seen_already_are_not_read_again() {
+fn known_processes_are_not_read_again() {
     let dir = node();
     let mut evidence = Evidence::default();
     evidence.processes.push(coroner_evidence::Process {
@@ -141,7 +141,7 @@ fn a_pod_with_host_pid_reads_the_node_through_process_1() {
     let host = node();
     let pod = tempfile::tempdir().unwrap();
     for entry in ["proc", "sys"] {
-        // The node's own /proc, but for what says where we are.
+        // The node's own /proc, except for what shows where we are.
         let status = std::process::Command::new("cp")
             .args(["-a"])
             .arg(host.path().join(entry))
@@ -171,7 +171,7 @@ fn a_pod_with_host_pid_reads_the_node_through_process_1() {
 }
 
 #[test]
-fn a_process_namespace_of_its_own_is_a_container() {
+fn a_separate_pid_namespace_is_a_container() {
     let dir = node();
     std::fs::remove_file(dir.path().join("proc/self/ns/pid")).unwrap();
     link(dir.path(), "/proc/self/ns/pid", "pid:[4026532198]");
@@ -180,11 +180,11 @@ fn a_process_namespace_of_its_own_is_a_container() {
 }
 
 #[test]
-fn a_leftover_of_docker_does_not_make_a_container() {
+fn a_leftover_dockerenv_is_not_a_container() {
     let dir = node();
     write(dir.path(), "/.dockerenv", "");
     assert_eq!(identify_at(dir.path()).0.in_container, None);
-    // Without the right to look at process 1, the mount namespace tells.
+    // Without permission to trace process 1, the mount namespace decides.
     std::fs::remove_file(dir.path().join("proc/1/root")).unwrap();
     link(dir.path(), "/proc/self/ns/mnt", "mnt:[4026531841]");
     assert_eq!(identify_at(dir.path()).0.in_container, None);
@@ -215,7 +215,7 @@ fn hypervisors() {
 }
 
 #[test]
-fn gpus_without_their_driver_and_of_other_makers() {
+fn gpus_without_a_driver_and_of_other_vendors() {
     let dir = tempfile::tempdir().unwrap();
     for (bus, class, vendor) in [
         ("0000:01:00.0", "0x030200", "0x10de"),
@@ -248,7 +248,7 @@ fn cgroup_versions() {
     assert_eq!(cgroup_version_of("22 27 0:21 / /proc rw - proc proc rw\n"), None);
 }
 
-/// On the machine that runs the tests, against other ways to know.
+/// On the machine that runs the tests, checked by other means.
 #[test]
 fn this_machine() {
     let mut evidence = Evidence::default();
@@ -271,7 +271,7 @@ fn this_machine() {
 
 proptest! {
     #[test]
-    fn any_text_is_taken(text in "\\PC{0,200}", key in "[A-Z_]{0,8}") {
+    fn any_text_is_accepted(text in "\\PC{0,200}", key in "[A-Z_]{0,8}") {
         let _ = os_release_value(&text, &key);
         let _ = cgroup_version_of(&text);
         let _ = booted_real_ns(text.as_bytes());

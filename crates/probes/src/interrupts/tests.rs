@@ -9,7 +9,7 @@ const TEXT: &str = "           CPU0       CPU2       \n\
     TLB:      10250       9469   TLB shootdowns\n\
     ERR:          7\nMIS:          0\n";
 
-/// As kernels before 6.x write it: the blank behind each count, not before it.
+/// As kernels before 6.x write it: with the blank after each count, not before it.
 const OLD_TEXT: &str = "            CPU0       CPU1       \n\
     \x20 0:         44          0   IO-APIC-edge      timer\n\
     \x2027:          0     123456   PCI-MSI-edge      eth0-Tx-Rx-5\n\
@@ -27,7 +27,7 @@ fn points(evidence: &Evidence, core: &str, name: &str) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn the_table_names_core_interrupt_and_handler() {
+fn parses_core_interrupt_and_handler() {
     let table = parse(TEXT.as_bytes());
     assert_eq!(table.bad, None);
     assert_eq!(table.cores, [0, 2]);
@@ -49,12 +49,12 @@ fn old_kernels_pad_differently() {
 }
 
 #[test]
-fn a_count_of_the_whole_machine_is_given_to_no_core() {
+fn a_machine_wide_count_is_attributed_to_no_core() {
     let dir = tree(TEXT);
     let mut evidence = Evidence::default();
     let mut reader = InterruptReader::new(&Root::at(dir.path()));
     reader.look(Time(1), &mut evidence);
-    assert!(evidence.counters.is_empty(), "nothing moved yet");
+    assert!(evidence.counters.is_empty(), "nothing changed yet");
     let moved = TEXT.replace("4217", "4218").replace("10250", "10251").replace("9469", "9470");
     let moved = moved
         .lines()
@@ -63,13 +63,13 @@ fn a_count_of_the_whole_machine_is_given_to_no_core() {
         .join("\n");
     std::fs::write(dir.path().join("proc/interrupts"), moved).unwrap();
     reader.look(Time(2), &mut evidence);
-    assert_eq!(evidence.counters.names(Source::Interrupts, "cpu0"), ["TLB"], "neither ERR nor what stood still");
+    assert_eq!(evidence.counters.names(Source::Interrupts, "cpu0"), ["TLB"], "neither ERR nor unchanged counts");
     assert_eq!(evidence.counters.names(Source::Interrupts, "cpu2"), ["38", "TLB"]);
     assert!(evidence.unseen.is_empty(), "{:?}", evidence.unseen);
 }
 
 #[test]
-fn a_count_that_moves_is_preceded_by_its_value_before() {
+fn a_count_that_changes_is_preceded_by_its_previous_value() {
     let dir = tree(TEXT);
     let mut reader = InterruptReader::new(&Root::at(dir.path()));
     let mut evidence = Evidence::default();
@@ -101,14 +101,14 @@ fn an_interrupt_that_appears_was_at_zero_before() {
     assert_eq!(points(&evidence, "cpu2", "40"), [(1, 0), (2, 12)]);
     assert_eq!(points(&evidence, "cpu2", "TLB"), [(1, 9469), (2, 9470)], "the lines after it are still found");
     assert_eq!(points(&evidence, "cpu2", "38"), []);
-    // And goes away again.
+    // And it disappears again.
     std::fs::write(dir.path().join("proc/interrupts"), TEXT.replace("9469", "9471")).unwrap();
     reader.look(Time(3), &mut evidence);
     assert_eq!(points(&evidence, "cpu2", "TLB"), [(1, 9469), (2, 9470), (3, 9471)]);
 }
 
 #[test]
-fn a_core_that_comes_online_starts_with_what_it_says() {
+fn a_core_that_comes_online_starts_with_its_current_count() {
     let dir = tree(TEXT);
     let mut reader = InterruptReader::new(&Root::at(dir.path()));
     let mut evidence = Evidence::default();
@@ -116,20 +116,20 @@ fn a_core_that_comes_online_starts_with_what_it_says() {
     let three = "  CPU0  CPU1  CPU2\n 24: 1 77 0 x\n 38: 0 0 4218 y\n";
     std::fs::write(dir.path().join("proc/interrupts"), three).unwrap();
     reader.look(Time(2), &mut evidence);
-    assert_eq!(points(&evidence, "cpu1", "24"), [(2, 77)], "its count before is not known");
+    assert_eq!(points(&evidence, "cpu1", "24"), [(2, 77)], "its previous count is unknown");
     assert_eq!(points(&evidence, "cpu2", "38"), [(1, 4217), (2, 4218)]);
     assert_eq!(points(&evidence, "cpu0", "24"), []);
 }
 
 #[test]
-fn more_counts_than_columns_are_nobodys() {
+fn more_counts_than_columns_are_ignored() {
     let table = parse(b"  CPU0 CPU1\n 5: 1 2 3  chip  handler\n 6: 1 2  chip  handler\n");
     assert_eq!(table.counts(table.irq(5).unwrap()), [0u64; 0]);
     assert_eq!(table.counts(table.irq(6).unwrap()), [1, 2]);
 }
 
 #[test]
-fn what_is_not_understood_is_said() {
+fn parse_errors_are_reported() {
     let dir = tree("nothing here\n");
     let mut evidence = Evidence::default();
     InterruptReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
@@ -142,7 +142,7 @@ fn what_is_not_understood_is_said() {
 }
 
 #[test]
-fn agrees_with_a_second_reading_of_this_machine() {
+fn agrees_with_a_second_parser_on_this_machine() {
     let reading = |label: &str| {
         let text = std::fs::read_to_string("/proc/interrupts").unwrap();
         let cores = text.lines().next().unwrap().split_whitespace().count();
@@ -165,7 +165,7 @@ fn agrees_with_a_second_reading_of_this_machine() {
     assert_eq!(table.lines.len() + 1, lines);
 }
 
-/// /proc/interrupts of a large machine: each device interrupt on one core, the machine's own on all.
+/// /proc/interrupts of a large machine: each device interrupt on one core, the architecture's own on all.
 fn generated(cores: usize, devices: usize, round: u64) -> String {
     let mut text = " ".repeat(11);
     for core in 0..cores {
@@ -214,7 +214,7 @@ fn takes_192_cores_and_600_lines() {
     assert_eq!(table.cores.len(), 192);
     assert_eq!(table.counts(table.irq(599).unwrap())[599 % 192], 1_000_000 + 300 + 599);
     let series = evidence.counters.iter().count();
-    assert_eq!(series, 600 + 9 * 192, "zeros are not written down");
+    assert_eq!(series, 600 + 9 * 192, "zeros are not recorded");
     assert_eq!(evidence.counters.moved(Source::Interrupts, "cpu7", "TLB"), Some(750));
 }
 
@@ -236,7 +236,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_kernel_writes_is_read_back(
+    fn kernel_output_round_trips(
         rows in proptest::collection::vec(proptest::collection::vec(prop_oneof![Just(0u32), any::<u32>()], 3), 1..30),
         old in any::<bool>(),
     ) {

@@ -1,7 +1,7 @@
 //! One entry as `journalctl --output=json` writes it (systemd.journal-fields(7), "Journal JSON Format").
 //!
-//! Values are strings; an array of numbers if they hold bytes that cannot be printed; null if they are very long; and an array
-//! of these if a field occurs more than once.
+//! A value is a string; an array of numbers if it contains unprintable bytes; null if it is very long; or an array of these if the
+//! field occurs more than once.
 
 use serde_json::Value;
 
@@ -10,10 +10,10 @@ use super::secrets::mask;
 /// Characters of a message that are kept.
 const MAX_TEXT: usize = 400;
 
-/// Characters of a message that are looked at.
+/// Characters of a message that are examined.
 const MAX_LOOKED_AT: usize = 4000;
 
-/// systemd's "a service is started again": SD_MESSAGE_UNIT_RESTART_SCHEDULED of sd-messages.h.
+/// systemd's message for an automatic restart: SD_MESSAGE_UNIT_RESTART_SCHEDULED in sd-messages.h.
 pub const RESTART_SCHEDULED: &str = "5eb03494b6584870a536b337290809b3";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,21 +22,21 @@ pub struct Entry {
     /// ns since 1970.
     pub real_ns: u64,
     pub text: String,
-    /// The how manieth automatic restart this is, if systemd itself says so.
+    /// The restart counter, if this is systemd's own message about an automatic restart.
     pub restart: Option<u32>,
 }
 
-/// `None` if this is not an entry of a unit.
+/// `None` if the entry belongs to no unit.
 pub fn parse(line: &[u8]) -> Option<Entry> {
     let value: Value = serde_json::from_slice(line).ok()?;
     let field = |name: &str| value.get(name).and_then(text_of);
     let us: u64 = field("__REALTIME_TIMESTAMP")?.parse().ok()?;
     let message = match value.get("MESSAGE") {
-        Some(Value::Null) => "(a message too long to be told)".to_owned(),
+        Some(Value::Null) => "(message too long)".to_owned(),
         Some(message) => text_of(message)?,
         None => return None,
     };
-    // Anybody may write these fields into the journal, except those that begin with `_`: the word of PID 1 counts.
+    // Anybody may write these fields into the journal, except those that begin with `_`: only PID 1 is trusted.
     let by_systemd = field("_PID").as_deref() == Some("1");
     let restart = match field("MESSAGE_ID").as_deref() {
         Some(RESTART_SCHEDULED) if by_systemd => {
@@ -65,7 +65,7 @@ fn text_of(value: &Value) -> Option<String> {
                     items.iter().map(|n| n.as_u64().and_then(|n| u8::try_from(n).ok())).collect();
                 Some(String::from_utf8_lossy(&bytes?).into_owned())
             }
-            // Nested no deeper than this: an array of strings or of bytes.
+            // Not nested any deeper: an array of strings or of bytes.
             Some(_) => items.iter().rev().find_map(|item| match item {
                 Value::Array(inner) if inner.first().is_some_and(Value::is_array) => None,
                 item => text_of(item),
@@ -83,14 +83,14 @@ fn counter_in(message: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
-/// At most 400 characters, with everything escaped that a terminal would obey.
+/// At most 400 characters, with everything escaped that a terminal would interpret.
 fn printable(text: &str) -> String {
     let mut out = String::new();
     let mut chars = text.trim_end().chars();
     for c in chars.by_ref().take(MAX_TEXT) {
         match c {
             '\t' => out.push(' '),
-            // Also marks that turn the direction of writing, which are not `is_control`.
+            // Includes bidirectional text marks, which are not `is_control`.
             c if c.is_control()
                 || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
             {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_a_service() {
+    fn parses_a_message_of_a_service() {
         let told = entry(
             r#"{"__REALTIME_TIMESTAMP":"1700000000123456","_PID":"77","_SYSTEMD_UNIT":"ecs.service","UNIT":"other.service",
                 "N_RESTARTS":"9","MESSAGE":"level=error msg=\"no credentials\"\t\u001b[31m"}"#,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_of_systemd_about_a_restart() {
+    fn parses_systemds_restart_message() {
         let with_field = r#"{"__REALTIME_TIMESTAMP":"5","_PID":"1","_SYSTEMD_UNIT":"init.scope","UNIT":"ecs.service",
             "MESSAGE_ID":"5eb03494b6584870a536b337290809b3","N_RESTARTS":"12","MESSAGE":"Scheduled restart job"}"#;
         let told = entry(with_field).unwrap();
@@ -135,17 +135,17 @@ mod tests {
         assert_eq!(entry(&with_text).unwrap().restart, Some(7));
         let forged = with_field.replace(r#""_PID":"1""#, r#""_PID":"4711""#);
         let told = entry(&forged).unwrap();
-        assert_eq!((told.unit.as_str(), told.restart), ("init.scope", None), "only PID 1 speaks for other units");
+        assert_eq!((told.unit.as_str(), told.restart), ("init.scope", None), "only PID 1 may log for other units");
     }
 
     #[test]
-    fn all_shapes_of_a_message() {
+    fn all_forms_of_a_message() {
         let told = |message: &str| {
             entry(&format!(r#"{{"__REALTIME_TIMESTAMP":"1","_SYSTEMD_UNIT":"a.service","MESSAGE":{message}}}"#))
                 .map(|e| e.text)
         };
         assert_eq!(told("[104,105,255]").as_deref(), Some("hi\u{fffd}"));
-        assert_eq!(told("null").as_deref(), Some("(a message too long to be told)"));
+        assert_eq!(told("null").as_deref(), Some("(message too long)"));
         assert_eq!(told(r#"["one","two"]"#).as_deref(), Some("two"));
         assert_eq!(told(r#"["one",[104,105]]"#).as_deref(), Some("hi"));
         assert_eq!(told("[[[[1]]]]"), None);

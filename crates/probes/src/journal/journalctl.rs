@@ -1,7 +1,7 @@
-//! Runs `journalctl`, with limits of time and of output.
+//! Runs `journalctl` with limits on time and output.
 //!
-//! The format of journal files is systemd's own affair and changes; its reader knows it best. A disk that hangs or a journal
-//! of gigabytes must not hold us up, so the child is ended when its time is over, and what it said until then counts.
+//! The journal file format is internal to systemd and changes, so systemd's own reader is used. A hung disk or a journal of
+//! gigabytes must not block us, so the child is killed when its time is up, and what it printed until then counts.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -13,29 +13,29 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-/// Where distributions have it. PATH is not asked: we may be root.
+/// Where distributions install it. PATH is not searched: we may be root.
 const PLACES: [&str; 3] = ["/usr/bin/journalctl", "/bin/journalctl", "/run/current-system/sw/bin/journalctl"];
 
 const MAX_OUTPUT: usize = 8 << 20;
 const MAX_COMPLAINT: usize = 4096;
 
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct JournalctlOutput {
     /// Whole lines only.
     pub output: Vec<u8>,
-    /// The first line of what it complained of.
+    /// The first line on stderr.
     pub complaint: Option<String>,
-    /// Why it was ended before it had said all.
+    /// Why it was killed before it finished.
     pub cut: Option<&'static str>,
     pub failed: bool,
 }
 
-/// Also if somebody kills us.
+/// Makes the child die with us, even if we are killed.
 fn end_with_us(command: &mut Command) {
     let us = rustix::process::getpid();
     let arm = move || {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-        // We may have gone before the line above; the signal would then never come.
+        // We may have died before the line above; then the signal would never come.
         if rustix::process::getppid() == Some(us) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
     };
     // SAFETY: between fork and exec it makes plain system calls only, and neither allocates nor locks.
@@ -46,8 +46,8 @@ pub fn program() -> Option<PathBuf> {
     PLACES.iter().map(PathBuf::from).find(|place| place.is_file())
 }
 
-/// Runs the program until it ends, has said `enough` lines or too much, or the time is over.
-pub fn run(program: &Path, arguments: &[String], enough: usize, deadline: Instant) -> io::Result<Said> {
+/// Runs the program until it exits, has printed `enough` lines or too much, or the time is up.
+pub fn run(program: &Path, arguments: &[String], enough: usize, deadline: Instant) -> io::Result<JournalctlOutput> {
     let mut command = Command::new(program);
     command.args(arguments).env_clear().env("LC_ALL", "C").env("PATH", "/usr/bin:/bin");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -55,17 +55,17 @@ pub fn run(program: &Path, arguments: &[String], enough: usize, deadline: Instan
     let mut child = Ended(command.spawn()?);
     let (mut output, mut complaint) = (Vec::new(), Vec::new());
     let (Some(mut out), Some(mut err)) = (child.0.stdout.take(), child.0.stderr.take()) else {
-        return Err(io::Error::other("no pipes to it"));
+        return Err(io::Error::other("no pipes to the child"));
     };
     for pipe in [out.as_fd(), err.as_fd()] {
         fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK)?;
     }
-    let mut said = Said::default();
+    let mut said = JournalctlOutput::default();
     let (mut out_open, mut err_open, mut lines, mut counted) = (true, true, 0, 0);
     while out_open || err_open {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            said.cut = Some("its time was over");
+            said.cut = Some("time limit reached");
             break;
         }
         let mut waited = Vec::with_capacity(2);
@@ -80,7 +80,7 @@ pub fn run(program: &Path, arguments: &[String], enough: usize, deadline: Instan
             Err(e) => return Err(e.into()),
         }
         out_open = out_open && drain(&mut out, &mut output, MAX_OUTPUT)?;
-        // What is beyond the limit is read and forgotten, so that the child does not wait for us.
+        // Output beyond the limit is read and discarded, so that the child does not block.
         err_open = err_open && drain(&mut err, &mut complaint, usize::MAX)?;
         complaint.truncate(MAX_COMPLAINT);
         lines += output[counted..].iter().filter(|b| **b == b'\n').count();
@@ -89,7 +89,7 @@ pub fn run(program: &Path, arguments: &[String], enough: usize, deadline: Instan
             break;
         }
         if output.len() >= MAX_OUTPUT {
-            said.cut = Some("it said more than 8 MB");
+            said.cut = Some("more than 8 MB of output");
             break;
         }
     }
@@ -105,7 +105,7 @@ pub fn run(program: &Path, arguments: &[String], enough: usize, deadline: Instan
     Ok(said)
 }
 
-/// Reads what is there; false at the end.
+/// Reads what is available; false at the end.
 fn drain(pipe: &mut impl Read, into: &mut Vec<u8>, limit: usize) -> io::Result<bool> {
     let mut buffer = [0; 65536];
     while into.len() < limit {
@@ -140,7 +140,7 @@ impl Drop for Ended {
 mod tests {
     use super::*;
 
-    fn shell(script: &str, limit: Duration) -> Said {
+    fn shell(script: &str, limit: Duration) -> JournalctlOutput {
         let arguments = ["-c".to_owned(), script.to_owned()];
         run(Path::new("/bin/sh"), &arguments, usize::MAX, Instant::now() + limit).unwrap()
     }
@@ -148,22 +148,22 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn output_and_complaint_are_told_apart() {
+    fn output_and_complaint_are_separate() {
         let said = shell("echo one; echo oh no >&2; echo two; printf half; exit 3", LONG);
         assert_eq!(String::from_utf8(said.output).unwrap(), "one\ntwo\n");
         assert_eq!((said.complaint.as_deref(), said.cut, said.failed), (Some("oh no"), None, true));
     }
 
     #[test]
-    fn one_that_hangs_is_ended_and_what_it_said_counts() {
+    fn a_hung_child_is_killed_and_its_output_counts() {
         let started = Instant::now();
         let said = shell("echo one; exec sleep 600", Duration::from_secs(3));
-        assert_eq!((said.output.as_slice(), said.cut), (&b"one\n"[..], Some("its time was over")));
+        assert_eq!((said.output.as_slice(), said.cut), (&b"one\n"[..], Some("time limit reached")));
         assert!(started.elapsed() < Duration::from_secs(300), "{:?}", started.elapsed());
     }
 
     #[test]
-    fn one_that_has_said_enough_is_not_listened_to_for_longer() {
+    fn a_child_with_enough_output_is_stopped() {
         let arguments = ["-c".to_owned(), "echo first; exec yes".to_owned()];
         let said = run(Path::new("/bin/sh"), &arguments, 1, Instant::now() + LONG).unwrap();
         assert!(said.output.starts_with(b"first\n") && said.output.len() < MAX_OUTPUT);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_never_ends_talking_is_ended() {
+    fn a_child_with_endless_output_is_killed() {
         let said = shell("exec yes", LONG);
         assert!(said.output.len() <= MAX_OUTPUT + 65536 && said.cut.is_some());
         let said = shell("yes | head -c 3000000 >&2; echo done", LONG);

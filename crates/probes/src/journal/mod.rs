@@ -1,7 +1,7 @@
-//! What units say of themselves, and what systemd says of their restarts: the journal.
+//! The journal: messages of units, and of systemd about their restarts.
 //!
-//! Only units that are worth a closer look are looked up: messages may hold secrets, and a journal may hold gigabytes. Files
-//! that ended hours ago are not opened at all.
+//! Only units that need a closer look are queried: messages may contain secrets, and a journal may have gigabytes. Files last
+//! written hours ago are not opened at all.
 
 mod entry;
 mod journalctl;
@@ -13,35 +13,35 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use coroner_evidence::{Evidence, UnitLogLine, probe};
 
-use crate::tree::{Kind, Tree, is_absent};
+use crate::tree::{FileKind, Tree, is_absent};
 use entry::RESTART_SCHEDULED;
 
-/// All calls of journalctl in one look together.
+/// For all journalctl calls of one look together.
 const LIMIT: Duration = Duration::from_secs(2);
 pub const MAX_UNITS: usize = 20;
 const MAX_MESSAGES: usize = 200;
 const MAX_RESTARTS: usize = 500;
 /// How far the first look goes back.
 const BACK: Duration = Duration::from_secs(6 * 3600);
-/// A journal has some dozens of files; each is at most an eighth of all, 128 MB.
+/// A journal has a few dozen files; each has at most an eighth of the total, 128 MB.
 const MAX_FILES: usize = 200;
 
-const WHAT: &str = "what units say in their logs, and when systemd restarted them";
+const WHAT: &str = "unit logs, and when systemd restarted units";
 
 /// A unit whose log is wanted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Wanted {
+pub struct WantedUnit {
     pub unit: String,
-    /// It was seen to restart or to fail: all its restarts of the last hours are wanted.
+    /// It was seen restarting or failed: all its restarts of the last hours are wanted.
     pub loops: bool,
 }
 
-/// Reads the journal, now and again; what was told is not told twice.
+/// Reads the journal repeatedly; entries are reported once.
 #[derive(Debug)]
 pub struct JournalReader {
     program: Option<PathBuf>,
     limit: Duration,
-    /// The newest entries that were told of each unit, ns since 1970: its messages, its restarts.
+    /// The newest reported message and restart of each unit, in ns since 1970.
     told: HashMap<String, (u64, u64)>,
 }
 
@@ -51,7 +51,7 @@ impl Default for JournalReader {
     }
 }
 
-/// What was found of one journal.
+/// The journal files that were found.
 #[derive(Debug, Default)]
 struct Files {
     paths: Vec<PathBuf>,
@@ -61,7 +61,7 @@ struct Files {
 
 impl JournalReader {
     /// The latest messages and restarts of these units, the most interesting first.
-    pub fn look(&mut self, tree: &Tree, units: &[Wanted], evidence: &mut Evidence) {
+    pub fn look(&mut self, tree: &Tree, units: &[WantedUnit], evidence: &mut Evidence) {
         if units.is_empty() {
             return;
         }
@@ -76,8 +76,8 @@ impl JournalReader {
         }
         if files.paths.is_empty() {
             if files.denied.is_none() {
-                let why = "neither /var/log/journal nor /run/log/journal has a journal of the last hours";
-                evidence.unseen(probe::JOURNAL, WHAT, why, "let systemd-journald run; other loggers are not read");
+                let why = "neither /var/log/journal nor /run/log/journal has entries from the last hours";
+                evidence.unseen(probe::JOURNAL, WHAT, why, "run systemd-journald; other loggers are not read");
             }
             return;
         }
@@ -93,8 +93,8 @@ impl JournalReader {
         if units.len() > MAX_UNITS {
             evidence.unseen(
                 probe::JOURNAL,
-                format!("the logs of {} more units", units.len() - MAX_UNITS),
-                format!("only those of {MAX_UNITS} units are read"),
+                format!("logs of {} more units", units.len() - MAX_UNITS),
+                format!("only the logs of {MAX_UNITS} units are read"),
                 "journalctl --unit=NAME",
             );
         }
@@ -102,15 +102,15 @@ impl JournalReader {
         self.read(&Journal { program: &program, files: &files.paths }, units, evidence);
     }
 
-    fn read(&mut self, journal: &Journal, wanted: &[Wanted], evidence: &mut Evidence) {
+    fn read(&mut self, journal: &Journal, wanted: &[WantedUnit], evidence: &mut Evidence) {
         let deadline = Instant::now() + self.limit;
         let of = |loops: bool| wanted.iter().filter(move |w| w.loops == loops).map(|w| w.unit.clone());
         let (looping, others): (Vec<String>, Vec<String>) = (of(true).collect(), of(false).collect());
         let all: Vec<String> = looping.iter().chain(&others).cloned().collect();
         let query =
             |kind, units, most| Query { kind, units, since: self.since(units), most, order: Order::NewestFirst };
-        // Asked from the last to the first. One that restarts ten times a second would leave no room for others, so each that
-        // loops is asked for by itself.
+        // Run from last to first. A unit that restarts ten times a second would crowd out the others, so each looping unit gets
+        // its own query.
         let mut queries: Vec<Query> = Vec::new();
         if !others.is_empty() {
             queries.push(query(Of::Restarts, &others, MAX_RESTARTS));
@@ -122,19 +122,19 @@ impl JournalReader {
         let mut cut: Option<&str> = None;
         while let Some(query) = queries.pop() {
             if Instant::now() >= deadline {
-                cut = Some("its time was over");
+                cut = Some("time limit reached");
                 break;
             }
             let said = match query.ask(journal, deadline) {
                 Ok(said) => said,
                 Err(e) => {
                     let why = format!("{}: {e}", journal.program.display());
-                    return evidence.unseen(probe::JOURNAL, WHAT, why, "see whether journalctl runs");
+                    return evidence.unseen(probe::JOURNAL, WHAT, why, "check that journalctl works");
                 }
             };
             if said.failed && said.output.is_empty() {
-                let why = said.complaint.unwrap_or_else(|| "journalctl failed and did not say why".to_owned());
-                return evidence.unseen(probe::JOURNAL, WHAT, why, "see what `journalctl --verify` says");
+                let why = said.complaint.unwrap_or_else(|| "journalctl failed without an error message".to_owned());
+                return evidence.unseen(probe::JOURNAL, WHAT, why, "run `journalctl --verify`");
             }
             let entries: Vec<entry::Entry> =
                 said.output.split(|b| *b == b'\n').filter(|line| !line.is_empty()).filter_map(entry::parse).collect();
@@ -148,7 +148,7 @@ impl JournalReader {
                 Of::Messages => MAX_MESSAGES,
                 Of::Restarts => MAX_RESTARTS,
             };
-            // The newest come first.
+            // Newest first.
             for entry in entries {
                 if !query.units.contains(&entry.unit) || (query.kind == Of::Restarts && entry.restart.is_none()) {
                     continue;
@@ -161,25 +161,25 @@ impl JournalReader {
             }
             cut = cut.or(said.cut);
             if full && query.kind == Of::Restarts && query.units.len() == 1 {
-                // Since when it goes on like this.
+                // Finds out when the loop began.
                 queries.push(Query { most: 1, order: Order::OldestFirst, ..query });
             }
             if full && query.units.len() > 1 {
-                // One that talks all the time has left no room for the others: they are asked for one by one.
+                // A chatty unit crowded out the others: query those one by one.
                 let silent = query.units.chunks(1).filter(|u| !kept.contains_key(&(u[0].clone(), query.kind)));
                 queries.extend(silent.map(|units| Query { units, most, ..query }));
             }
         }
         if let Some(cut) = cut {
             let why = format!("journalctl was stopped: {cut}");
-            evidence.unseen(probe::JOURNAL, "some or older messages of units", why, "journalctl --unit=NAME");
+            evidence.unseen(probe::JOURNAL, "some unit messages", why, "journalctl --unit=NAME");
         }
         self.note(&lines);
         lines.sort_by_key(|line| line.real_ns);
         evidence.unit_log.extend(lines);
     }
 
-    /// From where on these units' entries were not told yet, at most some hours ago.
+    /// The time from which these units' entries were not yet reported, at most some hours ago.
     fn since(&self, units: &[String]) -> u64 {
         let told = units.iter().map(|u| self.told.get(u).map_or(0, |(messages, restarts)| *messages.min(restarts)));
         told.min().unwrap_or(0).max(hours_ago())
@@ -211,9 +211,9 @@ struct Journal<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Of {
-    /// Those of the unit's own processes.
+    /// From the unit's own processes.
     Messages,
-    /// Those of systemd about it.
+    /// From systemd, about the unit.
     Restarts,
 }
 
@@ -234,10 +234,10 @@ struct Query<'a> {
 }
 
 impl Query<'_> {
-    fn ask(&self, journal: &Journal, deadline: Instant) -> std::io::Result<journalctl::Said> {
+    fn ask(&self, journal: &Journal, deadline: Instant) -> std::io::Result<journalctl::JournalctlOutput> {
         let mut arguments: Vec<String> =
             ["--output=json", "--no-pager", "--quiet", "--all"].into_iter().map(str::to_owned).collect();
-        // `--lines` means the newest, whatever comes first; for the oldest we stop listening.
+        // `--lines` selects the newest in either order; for the oldest we stop reading early.
         if self.order == Order::NewestFirst {
             arguments.extend(["--reverse".to_owned(), format!("--lines={}", self.most)]);
         }
@@ -245,7 +245,7 @@ impl Query<'_> {
         arguments.push(format!("--since=@{}", self.since / 1_000_000_000));
         arguments.extend(journal.files.iter().map(|file| format!("--file={}", file.display())));
         arguments.push("--".to_owned());
-        // Matches of one field are alternatives, those of different fields must all hold.
+        // Matches on the same field are alternatives; matches on different fields must all hold.
         let field = match self.kind {
             Of::Messages => "_SYSTEMD_UNIT",
             Of::Restarts => {
@@ -263,11 +263,11 @@ fn hours_ago() -> u64 {
     then.as_nanos() as u64
 }
 
-/// Journal files of the system (those of users have no services of the system) that were written to since then.
-/// journald has them in /var/log/journal/MACHINE-ID if that directory exists, else in /run/log/journal/MACHINE-ID.
+/// System journal files (user journals have no system services) that were written to since then.
+/// journald keeps them in /var/log/journal/MACHINE-ID if that directory exists, else in /run/log/journal/MACHINE-ID.
 fn find_files(tree: &Tree, since: SystemTime) -> Files {
     let mut found = Files::default();
-    // A link from one to the other is not read twice.
+    // A set, so that a link from one to the other is not read twice.
     let mut paths: BTreeSet<PathBuf> = BTreeSet::new();
     for top in ["/var/log/journal", "/run/log/journal"] {
         let machines = match tree.list(top) {
@@ -278,17 +278,17 @@ fn find_files(tree: &Tree, since: SystemTime) -> Files {
                 continue;
             }
         };
-        for machine in machines.iter().filter(|m| m.kind == Kind::Directory && is_machine_id(&m.name)) {
+        for machine in machines.iter().filter(|m| m.kind == FileKind::Directory && is_machine_id(&m.name)) {
             let directory = format!("{top}/{}", machine.name);
             let entries = tree.list(&directory).unwrap_or_else(|e| {
                 found.denied = Some(format!("{directory}: {e}"));
                 Vec::new()
             });
-            // `system.journal`, `system@ID-SEQ-TIME.journal`, and with `~` those that were not closed well.
-            for entry in entries.iter().filter(|e| e.kind == Kind::File && is_system_journal(&e.name)) {
+            // `system.journal`, `system@ID-SEQ-TIME.journal`, and with `~` those that were not closed cleanly.
+            for entry in entries.iter().filter(|e| e.kind == FileKind::File && is_system_journal(&e.name)) {
                 let path = format!("{directory}/{}", entry.name);
                 match tree.find(&path).and_then(|place| Ok((tree.open_place(&place)?.metadata()?, place))) {
-                    // journald writes through a mapping, but touches the file for those who watch it.
+                    // journald writes through a mapping, but still updates the file's mtime.
                     Ok((metadata, place))
                         if entry.name == "system.journal" || metadata.modified().is_ok_and(|at| at >= since) =>
                     {

@@ -1,12 +1,12 @@
 //! Keeps secrets out of what is stored and shown.
 //!
-//! Messages of agents may hold tokens. What is plainly one is replaced; a log that hides them better cannot be told from one
-//! that has none, so messages are kept of few units only.
+//! Messages of agents may contain tokens. Obvious ones are masked; others cannot be recognised, so messages of only a few units
+//! are kept.
 
-/// What stands in place of a secret.
+/// Replaces a secret.
 const MASK: &str = "***";
 
-/// Words before `=` or `:` whose value is nobody's business, in lower case without `-` and `_`.
+/// Words before `=` or `:` whose value is secret, in lower case without `-` and `_`.
 const SECRET_WORDS: [&str; 17] = [
     "authorization",
     "auth",
@@ -27,7 +27,7 @@ const SECRET_WORDS: [&str; 17] = [
     "signature",
 ];
 
-/// What tokens of well-known makers begin with.
+/// Prefixes of well-known tokens.
 const TOKEN_STARTS: [&str; 21] = [
     "AKIA",
     "ASIA",
@@ -52,10 +52,10 @@ const TOKEN_STARTS: [&str; 21] = [
     "dop_v1_",
 ];
 
-/// What a private key in PEM begins with; the rest of the message is the key.
+/// The start of a PEM private key; the rest of the message is the key.
 const PEM: &str = "-----BEGIN ";
 
-/// The text without what is plainly a secret.
+/// The text with obvious secrets masked.
 pub fn mask(text: &str) -> String {
     if let Some(at) = text.find(PEM).filter(|&at| text[at..].contains("PRIVATE KEY")) {
         return mask(&text[..at]) + MASK;
@@ -97,7 +97,7 @@ pub fn mask(text: &str) -> String {
             out.push_str(MASK);
             rest = &value[length..];
         } else if word.eq_ignore_ascii_case("bearer") || word.eq_ignore_ascii_case("basic") {
-            // `Bearer TOKEN`, wherever it stands.
+            // `Bearer TOKEN`, anywhere.
             if let Some(value) = after.strip_prefix(' ') {
                 let length = value.find(|c: char| c.is_whitespace() || ends_value(c)).unwrap_or(value.len());
                 if length >= 8 {
@@ -146,7 +146,7 @@ fn value_after(text: &str) -> Option<(&str, &str)> {
     (!value.is_empty()).then_some((separator, value))
 }
 
-/// How the value begins that may stay (a quote, the kind of authorization), and how long all of it is.
+/// The prefix of the value that may stay (a quote, the authorization scheme), and the length of the whole value.
 fn secret_length(value: &str) -> (&str, usize) {
     let escape = usize::from(value.starts_with('\\'));
     let quoted = value[escape..].starts_with(['"', '\'']);
@@ -179,14 +179,14 @@ fn user_info(text: &str) -> Option<(&str, &str)> {
     let (user_and_password, _) = authority.rsplit_once('@')?;
     let user = match user_and_password.split_once(':') {
         Some((user, _)) => user,
-        // A name of a user is shorter than any token.
+        // User names are shorter than tokens.
         None if user_and_password.len() >= 16 => "",
         None => return None,
     };
     Some((user, &text[user_and_password.len()..]))
 }
 
-/// Where a space stands before the value, and what word says that it is one.
+/// The value after a space, if the word before it introduces one.
 fn value_after_space<'t>(word: &str, after: &'t str) -> Option<(&'t str, &'t str)> {
     let is_flag = word.starts_with("--");
     let is_variable = word.contains('_') && !word.chars().any(char::is_lowercase);
@@ -205,7 +205,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn secrets_after_a_space_in_urls_and_in_pem_do_not_come_through() {
+    fn masks_secrets_after_a_space_in_urls_and_in_pem() {
         for text in [
             "run --password hunter2 now",
             "AWS_SECRET_ACCESS_KEY hunter2",
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_do_not_come_through() {
+    fn masks_secrets() {
         for (said, kept) in [
             ("Authorization: Bearer abc.def-1 next", "Authorization: Bearer *** next"),
             ("authorization: AWS4-HMAC-SHA256 Credential=A/b, Signature=c", "authorization: AWS4-HMAC-SHA256 ***"),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_diagnosis_needs_stays() {
+    fn keeps_what_a_diagnosis_needs() {
         for text in [
             "NoCredentialProviders: no valid providers in chain",
             "level=error msg=\"Agent exited with code 1\"",
@@ -269,7 +269,7 @@ mod tests {
         }
 
         #[test]
-        fn a_password_never_comes_through(secret in "[A-Za-z0-9/+]{6,40}", before in "[a-z ]{0,10}",
+        fn a_password_is_always_masked(secret in "[A-Za-z0-9/+]{6,40}", before in "[a-z ]{0,10}",
                 separator in "(=|: |:|=\"|\": \")") {
             let out = mask(&format!("{before} password{separator}{secret}"));
             prop_assert!(!out.contains(&secret), "{out}");

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 const MACHINE: &str = "0123456789abcdef0123456789abcdef";
 
-/// A tree with a journal, and a program that stands for journalctl: it notes its arguments and says what it is told to.
+/// A tree with a journal, and a fake journalctl that logs its arguments and prints what it is told to.
 struct JournalTree {
     dir: tempfile::TempDir,
 }
@@ -31,8 +31,8 @@ impl JournalTree {
     }
 
     fn look(&self, reader: &mut JournalReader, units: &[(&str, bool)]) -> Evidence {
-        let units: Vec<Wanted> =
-            units.iter().map(|(unit, loops)| Wanted { unit: (*unit).to_owned(), loops: *loops }).collect();
+        let units: Vec<WantedUnit> =
+            units.iter().map(|(unit, loops)| WantedUnit { unit: (*unit).to_owned(), loops: *loops }).collect();
         let mut evidence = Evidence::default();
         reader.look(&Tree::open(&Root::at(self.dir.path())).unwrap(), &units, &mut evidence);
         evidence
@@ -56,7 +56,7 @@ case "$*" in
 esac"#;
 
 #[test]
-fn messages_and_restarts_in_the_order_of_time_and_only_once() {
+fn messages_and_restarts_are_reported_once_and_in_order() {
     let node = JournalTree::new(ONE_OF_EACH);
     let mut reader = node.reader();
     let evidence = node.look(&mut reader, &[("ecs.service", true)]);
@@ -78,7 +78,7 @@ fn messages_and_restarts_in_the_order_of_time_and_only_once() {
 }
 
 #[test]
-fn one_that_talks_all_the_time_does_not_hide_the_others() {
+fn a_chatty_unit_does_not_hide_the_others() {
     let node = JournalTree::new(
         r#"
 case "$*" in
@@ -95,7 +95,7 @@ esac"#,
 }
 
 #[test]
-fn the_beginning_of_a_long_loop_is_told_with_its_latest_restarts() {
+fn the_start_of_a_long_loop_is_reported_with_its_latest_restarts() {
     let node = JournalTree::new(
         r#"
 entry() {
@@ -114,7 +114,7 @@ esac"#,
 }
 
 #[test]
-fn what_hides_the_journal_is_told() {
+fn an_unreadable_journal_is_reported() {
     let why = |evidence: Evidence| {
         assert_eq!((evidence.unit_log.len(), evidence.unseen.len()), (0, 1), "{evidence:?}");
         assert_eq!(evidence.unseen[0].probe, probe::JOURNAL);
@@ -127,10 +127,10 @@ fn what_hides_the_journal_is_told() {
     assert!(why(node.look(&mut without, &ask)).contains("not installed"));
     let slow = JournalTree::new("exec sleep 60");
     let mut reader = JournalReader { limit: Duration::from_millis(200), ..slow.reader() };
-    assert!(why(slow.look(&mut reader, &ask)).contains("its time was over"));
+    assert!(why(slow.look(&mut reader, &ask)).contains("time limit reached"));
     fs::remove_dir_all(node.dir.path().join("var/log")).unwrap();
     assert!(why(node.look(&mut node.reader(), &ask)).contains("/run/log/journal"));
-    assert_eq!(node.look(&mut node.reader(), &[]), Evidence::default(), "nothing asked, nothing said");
+    assert_eq!(node.look(&mut node.reader(), &[]), Evidence::default(), "nothing wanted, nothing reported");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The clock of the kernel log, measured against CLOCK_MONOTONIC.
 //!
-//! printk stamps lines with local_clock(), which no system call reads. But perf stamps its records with the same function
-//! unless told otherwise (kernel/events/core.c, `perf_clock`), and a thread may watch itself: it opens a perf event that counts
-//! nothing and notes renamings, gives itself the name it already has, and reads from the ring when that was.
+//! printk stamps lines with local_clock(), which no system call reads. But perf stamps its records with the same function by
+//! default (kernel/events/core.c, `perf_clock`), and a thread may watch itself: it opens a perf event that counts nothing but
+//! records renames, sets its own name again, and reads the time of that from the ring.
 
 use crate::perf::{self, Attributes, Event, Ring, flag};
 use crate::root::now;
@@ -30,7 +30,7 @@ pub fn read() -> Option<Reading> {
     let attr = Attr { sample_type: attributes.sample_type, sample_id_all: true, ..Attr::default() };
     let mut ring = Ring::of(Event::of_this_thread(&attributes).ok()?, 1).ok()?;
     let name = rustix::thread::name().ok()?;
-    // The narrowest of three: being interrupted between the two looks at CLOCK_MONOTONIC only widens them.
+    // The narrowest of three: an interruption between the two reads of CLOCK_MONOTONIC only widens the interval.
     (0..3)
         .filter_map(|_| {
             let before = now();
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_runs_at_the_pace_of_the_monotonic_clock() {
+    fn runs_at_the_rate_of_the_monotonic_clock() {
         let Some(first) = read() else { return };
         assert!(first.before <= first.after && first.local_ns > 0);
         let until = now() + std::time::Duration::from_millis(50);
@@ -63,7 +63,7 @@ mod tests {
         let local = second.local_ns - first.local_ns;
         let least = second.before.since(first.after).as_nanos() as u64;
         let most = second.after.since(first.before).as_nanos() as u64;
-        // Not more than a tenth of a percent apart.
+        // At most 0.1 % apart.
         assert!(local >= least - least / 1000 && local <= most + most / 1000, "{least} ≤ {local} ≤ {most}");
     }
 }

@@ -1,8 +1,8 @@
-//! The kernel log, from /dev/kmsg: the whole boot at the first look, then what is new.
+//! The kernel log, from /dev/kmsg: the whole boot at the first look, then new lines.
 //!
-//! A line's own stamp is local_clock, which drifts from CLOCK_MONOTONIC. [`local_clock`] measures the distance now; how far it
-//! was off when the line was printed is bounded by how fast the two can part (see [`FASTEST_DRIFT_PPM`]). For lines that come
-//! while we watch there is a second bound: they were printed after the previous look and before this one.
+//! Lines are stamped with local_clock, which drifts from CLOCK_MONOTONIC. [`local_clock`] measures the offset now; how far it was
+//! off when the line was printed is bounded by the maximum drift (see [`FASTEST_DRIFT_PPM`]). Lines that arrive while we watch
+//! have a second bound: they were printed after the previous look and before this one.
 
 mod local_clock;
 mod record;
@@ -18,22 +18,22 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::time::Duration;
 
-/// What is kept of the lines before the first look; the newest win.
+/// Lines kept from before the first look; the newest win.
 const MAX_LINES: usize = 20_000;
 const MAX_BYTES: usize = 8 << 20;
-/// What is read at one look; a storm of lines must not hold the observer. The rest is read at the next one.
+/// Reads per look: a flood of lines must not block coroner. The rest is read at the next look.
 const MAX_READS_AT_FIRST: usize = 200_000;
 const MAX_READS: usize = 5_000;
 /// A record has at most 2,048 bytes of text, each escaped to four at worst, and a dictionary (PRINTKRB_RECORD_MAX,
 /// CONSOLE_EXT_LOG_MAX).
 const BUFFER: usize = 16 << 10;
 /// The kernel lets NTP correct the frequency of CLOCK_MONOTONIC by at most 500 ppm (MAXFREQ in include/linux/timex.h). A daemon
-/// that corrects a large error at once by the length of the tick exceeds it for some seconds; that cannot be told afterwards.
+/// that corrects a large error by changing the tick length exceeds it for some seconds; that cannot be detected afterwards.
 /// Measured on a quiet virtual machine: 1.4 ppm.
 const FASTEST_DRIFT_PPM: u64 = 500;
-/// How far the two clocks may be apart at boot, before either is calibrated.
+/// How far apart the two clocks may be at boot, before either is calibrated.
 const APART_AT_BOOT: Duration = Duration::from_millis(100);
-/// How old a measurement of the distance may get before a new one is worth its 100 µs.
+/// How old a measured offset may get before a new measurement is worth its 100 µs.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 
 /// Reads the kernel log.
@@ -43,7 +43,7 @@ pub struct KernelLog {
     pretend_kernel: bool,
     log: Option<File>,
     is_device: bool,
-    /// The end of the last read of a file that is no device: a line that is not whole yet.
+    /// The incomplete last line, if the log is a file and not a device.
     rest: Vec<u8>,
     next_sequence: Option<u64>,
     /// When everything printed so far had been read; `None` before the first look.
@@ -56,7 +56,7 @@ pub struct KernelLog {
 struct Distance {
     ahead_ns: i128,
     error_ns: u64,
-    /// When that was true.
+    /// When it was measured.
     at: Time,
 }
 
@@ -74,13 +74,13 @@ impl KernelLog {
         }
     }
 
-    /// **For tests only.** Takes lines that root wrote to /dev/kmsg (facility 1, user) for the kernel's own, so that a test can
-    /// make the kernel say things.
+    /// **For tests only.** Treats lines that root wrote to /dev/kmsg (facility 1, user) as the kernel's own, so that a test can
+    /// fake kernel messages.
     pub fn pretending_to_be_the_kernel(root: Root) -> KernelLog {
         KernelLog { pretend_kernel: true, ..KernelLog::new(root) }
     }
 
-    /// Reads what is new; everything since boot at the first look.
+    /// Reads new lines; at the first look everything since boot.
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
         if self.log.is_none() && !self.open(evidence) {
             return;
@@ -88,7 +88,7 @@ impl KernelLog {
         let is_first = self.drained.is_none() && self.next_sequence.is_none();
         let mut kept = Kept::default();
         let read = self.read(if is_first { MAX_READS_AT_FIRST } else { MAX_READS }, &mut kept);
-        // Taken after the last read: every line that was read had been printed by then.
+        // Taken after the last read, when every line that was read had been printed.
         let arrived = now().max(at);
         let watched_since = self.drained;
         match read {
@@ -134,7 +134,7 @@ impl KernelLog {
                 let how = match e.kind() {
                     // kernel/printk/printk.c, check_syslog_permissions
                     io::ErrorKind::PermissionDenied => "run as root (CAP_SYSLOG), or sysctl kernel.dmesg_restrict=0",
-                    _ => "run on the node itself, or give the container its /dev/kmsg",
+                    _ => "run on the node itself, or give the container the node's /dev/kmsg",
                 };
                 evidence.unseen(
                     probe::KERNEL_LOG,
@@ -147,7 +147,7 @@ impl KernelLog {
         }
     }
 
-    /// Reads what there is. `false` if there may be more.
+    /// Reads what is available. `false` if there may be more.
     fn read(&mut self, most: usize, kept: &mut Kept) -> io::Result<bool> {
         let Some(log) = self.log.as_mut() else { return Ok(false) };
         let mut buffer = [0; BUFFER];
@@ -166,8 +166,8 @@ impl KernelLog {
                 }
                 Err(e) => match Errno::from_io_error(&e) {
                     Some(Errno::AGAIN) => return Ok(true),
-                    // Records were overwritten before we came to them; the next read goes on with the oldest there is. The gap
-                    // in the sequence tells how many.
+                    // Records were overwritten before we read them; the next read continues with the oldest one left. The gap in
+                    // the sequence shows how many were lost.
                     Some(Errno::PIPE | Errno::INTR) => {}
                     // A record larger than the buffer: the kernel has moved on to the next.
                     Some(Errno::INVAL) => kept.too_long += 1,
@@ -179,12 +179,12 @@ impl KernelLog {
     }
 
     fn note_losses(&self, kept: &Kept, is_first: bool, evidence: &mut Evidence) {
-        let how = "journalctl -k, if the journal keeps it; boot with a larger log_buf_len=";
+        let how = "try `journalctl -k`, or boot with a larger log_buf_len=";
         if kept.lost > 0 {
             let (what, why) = if is_first {
-                ("the oldest lines of this boot's kernel log", "the kernel's buffer is full; it has overwritten")
+                ("the oldest lines of this boot's kernel log", "the ring buffer wrapped around and dropped")
             } else {
-                ("some lines of the kernel log", "they came faster than they were read; the kernel has overwritten")
+                ("some lines of the kernel log", "lines arrived faster than they were read; the ring buffer dropped")
             };
             evidence.unseen(probe::KERNEL_LOG, what, format!("{why} {} lines", kept.lost), how);
         }
@@ -192,12 +192,12 @@ impl KernelLog {
             evidence.unseen(
                 probe::KERNEL_LOG,
                 "the oldest lines of the kernel log",
-                format!("truncated: only the newest {} lines were kept, {} were not", kept.records.len(), kept.dropped),
+                format!("truncated: kept the newest {} lines, dropped {} older ones", kept.records.len(), kept.dropped),
                 "dmesg",
             );
         }
         if kept.too_long > 0 {
-            let why = format!("{} lines are longer than {BUFFER} bytes", kept.too_long);
+            let why = format!("skipped {} lines longer than {BUFFER} bytes", kept.too_long);
             evidence.unseen(probe::KERNEL_LOG, "some lines of the kernel log", why, "dmesg");
         }
     }
@@ -215,7 +215,7 @@ impl KernelLog {
         let bounded = watched_since
             .zip(kept.records.back())
             .map(|(since, newest)| Distance::between(newest.stamp_us.saturating_mul(1000), since, arrived));
-        // Without any measurement: both clocks started at zero, and have parted since at no more than the fastest drift.
+        // Without a measurement: both clocks started at zero and have drifted apart at most at the maximum rate.
         let assumed = Distance { ahead_ns: 0, error_ns: apart_at_most(arrived), at: arrived };
         let known = self.distance.map(|d| Distance { error_ns: d.error_at(arrived), at: arrived, ..d });
         self.distance = [bounded, known, Some(assumed)].into_iter().flatten().min_by_key(|d| d.error_ns);
@@ -227,7 +227,7 @@ impl KernelLog {
         let by_stamp = self.distance.map(|distance| distance.time_of(stamp_us));
         match (by_arrival, by_stamp) {
             (Some(by_arrival), Some((at, uncertainty))) => {
-                // Both are true; where they contradict each other, the clock has jumped.
+                // Both bounds hold; if they contradict each other, a clock has jumped.
                 let since = watched_since.unwrap_or_default();
                 let is_possible =
                     at.0.saturating_add(uncertainty) >= since.0 && at.0.saturating_sub(uncertainty) <= arrived.0;
@@ -245,11 +245,11 @@ impl KernelLog {
 }
 
 const PATH: &str = "/dev/kmsg";
-/// LOG_USER: what user space writes to /dev/kmsg carries it; it cannot claim to be the kernel.
+/// LOG_USER: lines that user space writes to /dev/kmsg carry it; they cannot claim to be the kernel's.
 const USER: u8 = 1;
 
 impl Distance {
-    /// From a reading of local_clock that was taken between two moments.
+    /// From a reading of local_clock taken between two moments.
     fn between(local_ns: u64, before: Time, after: Time) -> Distance {
         let width = after.0.saturating_sub(before.0);
         Distance {
@@ -263,17 +263,17 @@ impl Distance {
         let ahead = u64::try_from(self.ahead_ns.unsigned_abs()).unwrap_or(u64::MAX);
         let since_then = drift_over(Duration::from_nanos(self.at.0.abs_diff(then.0)));
         if ahead > apart_at_most(self.at) {
-            // More than drift can explain: a clock jumped (a virtual machine was paused), and nobody knows when.
+            // More than drift can explain: a clock jumped (the virtual machine was paused) at an unknown time.
             return self.error_ns.saturating_add(since_then).saturating_add(ahead);
         }
-        // They have drifted since then, or since boot until then: the smaller bounds it.
+        // The error is bounded by the drift since then and by the drift from boot until then; the smaller counts.
         self.error_ns.saturating_add(since_then.min(apart_at_most(then).saturating_add(ahead)))
     }
 
     fn time_of(&self, stamp_us: u64) -> (Time, u64) {
         let at = i128::from(stamp_us) * 1000 + self.ahead_ns;
         let at = Time(u64::try_from(at.max(0)).unwrap_or(u64::MAX));
-        // The stamp is cut to whole µs.
+        // The stamp is truncated to whole µs.
         (at, self.error_at(at).saturating_add(1000))
     }
 }
@@ -282,7 +282,7 @@ fn drift_over(time: Duration) -> u64 {
     u64::try_from(time.as_nanos() * u128::from(FASTEST_DRIFT_PPM) / 1_000_000).unwrap_or(u64::MAX)
 }
 
-/// How far the clocks can have parted by a moment.
+/// How far the clocks can have drifted apart by then.
 fn apart_at_most(then: Time) -> u64 {
     drift_over(Duration::from_nanos(then.0)).saturating_add(APART_AT_BOOT.as_nanos() as u64)
 }

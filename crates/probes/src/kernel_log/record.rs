@@ -1,22 +1,22 @@
 //! One record of /dev/kmsg (Documentation/ABI/testing/dev-kmsg).
 //!
-//! `prio,sequence,µs,flags[,…];text`, then lines ` KEY=value`. Bytes that are not printable are written `\xNN`, so a record's
-//! text never has a newline, and a line that starts with a space never starts a record.
+//! `prio,sequence,µs,flags[,…];text`, then lines ` KEY=value`. Unprintable bytes are written as `\xNN`, so a record's text
+//! contains no newline, and a line that starts with a space never starts a record.
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub facility: u8,
     pub level: u8,
     pub sequence: u64,
-    /// µs of the kernel's local_clock.
+    /// In µs of the kernel's local_clock.
     pub stamp_us: u64,
     pub text: String,
 }
 
-/// The kernel's own limit is 2,048 (PRINTK_MESSAGE_MAX); bounds what a foreign file can make us keep.
+/// The kernel's own limit is 2,048 (PRINTK_MESSAGE_MAX); this bounds what a foreign file can make us keep.
 const MAX_TEXT: usize = 8 << 10;
 
-/// `None` if the line does not start a record: a ` KEY=value` line, or no line of a kernel log.
+/// `None` if the line does not start a record: a ` KEY=value` line, or not a kernel log at all.
 pub fn parse(line: &[u8]) -> Option<Record> {
     let semicolon = line.iter().position(|b| *b == b';')?;
     let head = std::str::from_utf8(&line[..semicolon]).ok()?;
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_escaped_comes_back() {
+    fn escaped_bytes_are_decoded() {
         assert_eq!(parse(b"6,1,2,-;a\\x0ab \\x5cx41 \\xzz \\x4").unwrap().text, "a\nb \\x41 \\xzz \\x4");
         assert_eq!(parse(b"6,1,2,-;gr\\xc3\\xbc\\xc3\\x9fe \\xff").unwrap().text, "grüße \u{fffd}");
     }
@@ -97,7 +97,7 @@ mod tests {
             let mut record = b"30,7,8,-;".to_vec();
             record.extend(&line);
             let text = parse(&record).unwrap().text;
-            // A byte that is no UTF-8 becomes one character of three bytes.
+            // An invalid UTF-8 byte becomes one character of three bytes.
             prop_assert!(text.len() <= 3 * line.len());
         }
 

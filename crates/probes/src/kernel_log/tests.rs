@@ -1,4 +1,4 @@
-//! The log of the node that the tests run on, and of files that look like one.
+//! On the log of this node, and on files in the same format.
 
 use super::*;
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn find<'a>(evidence: &'a Evidence, text: &str) -> Option<&'a LogLine> {
 }
 
 #[test]
-fn a_line_written_by_root_is_a_users_line_unless_a_test_wants_otherwise() {
+fn a_line_written_by_root_is_from_user_space_unless_pretending() {
     if !is_root() || !std::path::Path::new("/dev/kmsg").exists() {
         return coroner_lab::skip("needs root and /dev/kmsg");
     }
@@ -47,11 +47,11 @@ fn a_line_written_by_root_is_a_users_line_unless_a_test_wants_otherwise() {
     }
     let mut later = Evidence::default();
     honest.look(now(), &mut later);
-    assert_eq!(find(&later, &token), None, "a line is told once");
+    assert_eq!(find(&later, &token), None, "a line is reported once");
 }
 
 #[test]
-fn a_line_from_before_the_first_look_is_placed_where_it_was() {
+fn a_line_from_before_the_first_look_gets_its_own_time() {
     if !is_root() || local_clock::read().is_none() || !std::path::Path::new("/dev/kmsg").exists() {
         return coroner_lab::skip("needs root, perf events and /dev/kmsg");
     }
@@ -63,8 +63,8 @@ fn a_line_from_before_the_first_look_is_placed_where_it_was() {
     let mut evidence = Evidence::default();
     KernelLog::new(Root::live()).look(now(), &mut evidence);
     let line = find(&evidence, &token).expect("the line just written");
-    // By the measured distance of the clocks, not by arrival: a second lies between. Whoever is kept from running while it measures is
-    // less sure.
+    // By the measured offset of the clocks, not by arrival, which is a second later. A thread that is preempted while measuring gets a
+    // larger uncertainty.
     assert!(line.uncertainty_ns < 500_000_000, "{line:?}");
     assert!(line.at.0 + line.uncertainty_ns >= before.0, "{before:?} {line:?}");
     assert!(line.at.0 - line.uncertainty_ns <= after.0, "{after:?} {line:?}");
@@ -79,19 +79,19 @@ fn log_of(text: &[u8]) -> (tempfile::TempDir, KernelLog) {
 }
 
 #[test]
-fn what_the_kernel_overwrote_is_missed() {
+fn overwritten_lines_are_reported() {
     let (_dir, mut log) = log_of(b"6,5,100,-;five\n6,6,200,-;six\n SUBSYSTEM=net\n6,9,300,-;nine\n");
     let mut evidence = Evidence::default();
     log.look(now(), &mut evidence);
     assert_eq!(evidence.log.iter().map(|l| l.text.as_str()).collect::<Vec<_>>(), ["five", "six", "nine"]);
     let why = &evidence.why_unseen(probe::KERNEL_LOG).expect("lines are missing").why;
     assert!(why.contains(" 7 lines"), "0 to 4, 7 and 8: {why}");
-    // Nobody measured the clocks of that node.
+    // The clocks of that node were not measured.
     assert!(evidence.log.iter().all(|l| l.uncertainty_ns >= APART_AT_BOOT.as_nanos() as u64));
 }
 
 #[test]
-fn lines_are_told_when_they_are_whole() {
+fn lines_are_reported_once_complete() {
     let (dir, mut log) = log_of(b"6,0,100,-;zero\n6,1,20");
     let path = dir.path().join("dev/kmsg");
     let mut evidence = Evidence::default();
@@ -107,7 +107,7 @@ fn lines_are_told_when_they_are_whole() {
 }
 
 #[test]
-fn only_the_newest_lines_are_kept_and_that_is_said() {
+fn keeping_only_the_newest_lines_is_reported() {
     let text: String = (0..MAX_LINES + 5).map(|i| format!("6,{i},{i},-;line {i}\n")).collect();
     let (_dir, mut log) = log_of(text.as_bytes());
     let mut evidence = Evidence::default();
@@ -118,7 +118,7 @@ fn only_the_newest_lines_are_kept_and_that_is_said() {
 }
 
 #[test]
-fn a_log_that_is_not_there_is_unseen_not_empty() {
+fn a_missing_log_is_unseen_not_empty() {
     let dir = tempfile::tempdir().unwrap();
     let mut evidence = Evidence::default();
     KernelLog::new(Root::at(dir.path())).look(now(), &mut evidence);
@@ -126,7 +126,7 @@ fn a_log_that_is_not_there_is_unseen_not_empty() {
 }
 
 #[test]
-fn a_stamp_is_moved_by_the_distance_and_doubted_by_its_age() {
+fn a_stamp_is_shifted_by_the_offset_and_its_uncertainty_grows_with_age() {
     let hour = 3_600_000_000_000;
     // Measured at two hours: CLOCK_MONOTONIC is 7 ms ahead, give or take 1 µs.
     let distance = Distance { ahead_ns: 7_000_000, error_ns: 1_000, at: Time(2 * hour) };
@@ -136,22 +136,22 @@ fn a_stamp_is_moved_by_the_distance_and_doubted_by_its_age() {
     assert!((1_799_000_000..1_801_000_000).contains(&uncertainty), "{uncertainty}");
     let (_, recent) = distance.time_of((2 * hour - 1_000_000_000) / 1000);
     assert!(recent < 600_000, "{recent}");
-    // No drift parts two clocks by a minute in two hours: one has jumped, before or after that line.
+    // Drift cannot amount to a minute in two hours: a clock has jumped, before or after that line.
     let jumped = Distance { ahead_ns: -60_000_000_000, ..distance };
     assert!(jumped.time_of(hour / 1000).1 > 60_000_000_000);
 }
 
 #[test]
-fn a_line_that_arrives_is_never_placed_outside_the_two_looks() {
+fn a_line_that_arrives_is_placed_between_the_two_looks() {
     let (_dir, mut log) = log_of(b"");
     let (since, arrived) = (Time::from_secs(100), Time::from_secs(101));
-    // Without a measurement the arrival is all there is.
+    // Without a measurement only the arrival is known.
     assert_eq!(log.time_of(50_000_000, arrived, Some(since)), (arrived, 1_000_000_000));
     log.distance = Some(Distance { ahead_ns: 1_000_000, error_ns: 1_000, at: arrived });
     let (at, uncertainty) = log.time_of(100_500_000, arrived, Some(since));
     assert_eq!(at, Time(100_501_000_000));
     assert!(uncertainty < 1_000_000, "{uncertainty}");
-    // The stamp says a second that cannot be: the clock has jumped.
+    // The stamp is outside the two looks: the clock has jumped.
     assert_eq!(log.time_of(90_000_000, arrived, Some(since)), (arrived, 1_000_000_000));
 }
 
@@ -170,12 +170,12 @@ proptest! {
 }
 
 #[test]
-fn a_log_that_may_not_be_read_says_what_would_allow_it() {
+fn a_forbidden_log_says_how_to_get_access() {
     let is_restricted = fs::read_to_string("/proc/sys/kernel/dmesg_restrict").is_ok_and(|text| text.trim() == "1");
     if !is_root() || !is_restricted || !std::path::Path::new("/dev/kmsg").exists() {
         return;
     }
-    // Capabilities are a thread's own.
+    // Capabilities are per thread.
     let look = || {
         use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
         let mut sets = capabilities(None).unwrap();

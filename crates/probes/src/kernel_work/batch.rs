@@ -1,7 +1,7 @@
-//! Samples as the kernel gave them, without names: they are kept until somebody knows whether names are worth their price.
+//! Raw samples, without names, until it is known whether names are worth their cost.
 //!
-//! Chains are kept as a tree from the outermost function inwards. Most of a chain is what others have, too, so that a new one takes two or
-//! three nodes. All tables are bounded; what finds no room is told as lost or as [`WorkKind::Unnamed`](coroner_evidence::WorkKind).
+//! Call chains form a tree from the outermost function inwards. They mostly overlap, so a new chain takes two or three nodes. All
+//! tables are bounded; what does not fit is reported as lost or as [`WorkKind::Unnamed`](coroner_evidence::WorkKind).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,30 +10,30 @@ use coroner_evidence::Time;
 use coroner_evidence::kernel_work::{Meaning, StackMeaning};
 use coroner_evidence::perf::RawSample;
 
-/// Half a megabyte, with its index two. A node of 192 cores that are all in the kernel all the time fills it in some seconds.
+/// Half a megabyte, two with the index. With 192 cores always in the kernel this fills in a few seconds.
 const MAX_NODES: usize = 32 << 10;
 const MAX_COUNTS: usize = 32 << 10;
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// The node of all chains that found no room.
+/// The node of all chains that did not fit.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// A core that is so much in the kernel over a second may keep others waiting.
+/// Share of a second: a core this much in the kernel may keep others waiting.
 const BUSY_CORE: f64 = 0.3;
-/// Of one core, by one process: what an observer may cost before one asks what it does there.
+/// Share of one core for one process: above this it is worth knowing what it does in the kernel.
 const BUSY_PROCESS: f64 = 0.05;
-/// Of one core, by all together.
+/// Share of one core for all processes together.
 const BUSY_NODE: f64 = 0.1;
 /// Fewer samples may be chance.
 const LEAST_SAMPLES: f64 = 5.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
-    /// Since the beginning of the batch.
+    /// Since the start of the batch.
     pub second: u32,
     pub core: u32,
-    /// 0 for the idle task and for those outside our pid namespace; `None` for one that is about to be gone.
+    /// 0 for the idle task and processes outside our pid namespace; `None` for one that is exiting.
     pub pid: Option<u32>,
     pub tid: Option<u32>,
     pub node: u32,
@@ -41,7 +41,7 @@ pub(super) struct Key {
 
 #[derive(Debug, Clone, Copy)]
 struct ChainNode {
-    /// The caller; its own number for an outermost function.
+    /// The caller's index; its own for an outermost function.
     parent: u32,
     address: u64,
 }
@@ -54,7 +54,7 @@ pub(super) struct Batch {
     pub counts: HashMap<Key, u64>,
     /// By second.
     pub lost: Vec<u64>,
-    /// The chain that came last, and its node: idle cores say the same again and again.
+    /// The last chain and its node: idle cores repeat the same chain.
     last: (Vec<u64>, u32),
     reader: Vec<u64>,
 }
@@ -75,7 +75,7 @@ impl Batch {
     }
 
     pub fn lose(&mut self, at: Time, samples: u64) {
-        // Two hours: batches are shorter.
+        // Two hours; batches are shorter.
         const MOST: usize = 7200;
         let second = (self.second(at) as usize).min(MOST);
         if samples > 0 {
@@ -126,7 +126,7 @@ impl Batch {
     pub fn meanings(&self, of: impl Fn(u64) -> Meaning) -> Vec<StackMeaning> {
         let mut meanings: Vec<StackMeaning> = Vec::with_capacity(self.nodes.len());
         for (number, node) in self.nodes.iter().enumerate() {
-            // A caller has a smaller number.
+            // A caller has a smaller index.
             let caller =
                 if node.parent as usize == number { StackMeaning::default() } else { meanings[node.parent as usize] };
             meanings.push(caller.calls(of(node.address)));
@@ -145,8 +145,7 @@ impl Batch {
         addresses
     }
 
-    /// Where idle cores wait, as far as one can tell without names: where most samples of the idle task are. What interrupts it
-    /// is elsewhere.
+    /// The idle loop's address, found without names: where most samples of the idle task are. Interrupts are elsewhere.
     pub fn idle_address(&self) -> Option<u64> {
         let mut addresses: HashMap<u64, u64> = HashMap::new();
         for (key, samples) in self.counts.iter().filter(|(key, _)| key.pid == Some(0)) {
@@ -157,8 +156,7 @@ impl Batch {
         addresses.into_iter().max_by_key(|&(address, samples)| (samples, address)).map(|(address, _)| address)
     }
 
-    /// Whether some core or some process is so much in the kernel that one wants to know what it does there. `own` is left out: what
-    /// we do ourselves is no reason to do more.
+    /// Whether a core or process is in the kernel so much that names are worth looking up. Our own work (`own`) is not counted.
     pub fn is_worth_naming(&self, rate_hz: u32, length: Duration, own: u32) -> bool {
         let idle = self.idle_address();
         let mut by_core: HashMap<(u32, u32), u64> = HashMap::new();
@@ -203,7 +201,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn chains_come_back_and_share_what_they_have_in_common() {
+    fn chains_are_restored_and_share_common_callers() {
         let mut batch = Batch::new(Time(0));
         batch.put(0, 7, 1, &[10, 20, 30]);
         batch.put(0, 7, 2, &[11, 20, 30]);
@@ -219,7 +217,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted() {
+    fn samples_that_do_not_fit_are_counted() {
         let mut batch = Batch::new(Time(0));
         let samples = MAX_COUNTS as u64 + 100;
         for i in 0..samples {
@@ -234,11 +232,11 @@ pub(super) mod tests {
             batch.put(0, 7, 1, &[1000 + i, 100_000 + 2 * i]);
         }
         let nowhere: u64 = batch.counts.iter().filter(|(key, _)| key.node == NOWHERE).map(|(_, n)| n).sum();
-        assert_eq!((nowhere, batch.lost.len()), (10, 0), "who it was is still known");
+        assert_eq!((nowhere, batch.lost.len()), (10, 0), "the process is still known");
     }
 
     #[test]
-    fn idle_cores_and_our_own_work_are_no_reason_to_ask_for_names() {
+    fn idle_cores_and_our_own_work_are_not_worth_naming() {
         let of = |put: &dyn Fn(&mut Batch)| {
             let mut batch = Batch::new(Time(0));
             for i in 0..490 {

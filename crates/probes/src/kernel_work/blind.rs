@@ -1,4 +1,4 @@
-//! Why the kernel's work cannot be sampled, in words for [`Evidence::unseen`].
+//! Why the kernel's work cannot be sampled, worded for [`Evidence::unseen`].
 
 use coroner_evidence::{Evidence, probe};
 
@@ -7,13 +7,13 @@ use crate::Root;
 use crate::perf::blind::explain;
 use crate::perf::cores::Refused;
 
-const WHAT: &str = "what the kernel is at work on (samples of its stacks)";
+const WHAT: &str = "what the kernel spends its time on (stack samples)";
 
 pub(super) fn not_live(evidence: &mut Evidence) {
     evidence.unseen(
         probe::KERNEL_SAMPLES,
         WHAT,
-        "a directory is examined, not the node we run on",
+        "this is a directory tree, not the running node",
         "run on the node itself",
     );
 }
@@ -27,19 +27,17 @@ pub(super) fn no_symbols(root: &Root, error: &NoSymbols, evidence: &mut Evidence
         NoSymbols::Hidden => {
             let restrict = root.read_line("/proc/sys/kernel/kptr_restrict");
             let setting = restrict.map(|value| format!(" (kernel.kptr_restrict is {value})")).unwrap_or_default();
-            let how =
-                "run as root with CAP_SYSLOG (in a container: --privileged); with kernel.kptr_restrict=2 not even then";
+            let how = "run as root with CAP_SYSLOG (in a container: --privileged), with kernel.kptr_restrict below 2";
             (format!("{error}{setting}"), how)
         }
-        NoSymbols::Unreadable(_) => (
-            error.to_string(),
-            "run as root, where /proc is mounted and whole, on a kernel that is built with CONFIG_KALLSYMS",
-        ),
+        NoSymbols::Unreadable(_) => {
+            (error.to_string(), "run as root with the full /proc mounted, on a kernel built with CONFIG_KALLSYMS")
+        }
     };
     evidence.unseen(probe::KERNEL_SAMPLES, WHAT, why, how_to_see);
 }
 
-/// perf_event_open or the mapping of its ring failed.
+/// perf_event_open or mapping its ring failed.
 pub(super) fn refused(root: &Root, refused: &Refused, evidence: &mut Evidence) {
     let Refused { error, blind, cores } = refused;
     let what = if blind < cores { format!("{WHAT}, on {blind} of {cores} cores") } else { WHAT.to_owned() };
@@ -53,7 +51,7 @@ mod tests {
     use crate::test_tree::tree;
 
     #[test]
-    fn only_some_cores_are_blind() {
+    fn cores_that_cannot_be_sampled_are_counted() {
         let mut evidence = Evidence::default();
         let error = std::io::Error::from_raw_os_error(libc::EMFILE);
         refused(&Root::live(), &Refused { error, blind: 3, cores: 192 }, &mut evidence);

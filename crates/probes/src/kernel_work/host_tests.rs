@@ -1,6 +1,6 @@
-//! On the node itself, as root: real work of real threads, found with its kind, its core and its thread.
+//! On the live node, as root: real kernel work, found with its kind, core and thread.
 //!
-//! Others work on the machine meanwhile: tests look at shares, and at the threads they started themselves.
+//! The machine has other work: tests compare shares and look at their own threads.
 
 use super::*;
 use coroner_evidence::{KernelWork, WorkKind, WorkRow, probe};
@@ -17,7 +17,7 @@ fn shell(script: &str, args: &[&Path]) -> Child {
     Child::spawn("sh", &mut command).unwrap()
 }
 
-/// Takes all there is from a cgroup and what is below it, again and again; the writing is the shell's own.
+/// Reclaims a cgroup and its descendants in a loop; the shell itself does the write.
 fn reclaimer(cgroup: &Path) -> Child {
     shell(
         "while :; do if [ -e \"$0/memory.force_empty\" ]; then echo 0 > \"$0/memory.force_empty\"; \
@@ -26,7 +26,7 @@ fn reclaimer(cgroup: &Path) -> Child {
     )
 }
 
-/// Samples, two seconds at a time, until it is `enough`.
+/// Samples two seconds at a time until `enough`.
 fn sample_until(what: &str, naming: Naming, mut enough: impl FnMut(&[KernelWork]) -> bool) -> Vec<KernelWork> {
     let (began, mut all) = (Instant::now(), Vec::new());
     while !enough(&all) {
@@ -50,13 +50,13 @@ fn samples(work: &[KernelWork], of: impl Fn(&WorkRow) -> bool) -> u64 {
     work.iter().flat_map(|second| &second.rows).filter(|row| of(row)).map(|row| row.samples).sum()
 }
 
-/// The function that most of these samples are in.
+/// The function with the most of these samples.
 fn top_symbol(work: &[KernelWork], of: impl Fn(&WorkRow) -> bool) -> String {
     let rows = work.iter().flat_map(|second| &second.rows).filter(|row| of(row));
     rows.max_by_key(|row| row.samples).and_then(|row| row.symbol.clone()).unwrap_or_default()
 }
 
-/// A thread of this process, on the last core that we may use, that does the same again and again.
+/// A thread of this process that repeats the same work on the last core we may use.
 struct Busy {
     tid: u32,
     core: u32,
@@ -85,7 +85,7 @@ impl Busy {
         Busy { tid: tid.load(Ordering::SeqCst), core, stop, thread: Some(thread) }
     }
 
-    /// Samples until it is found at this, and nowhere else.
+    /// Samples until the thread is found doing this.
     fn is_found_at(&self, name: &str, kind: WorkKind) -> Vec<KernelWork> {
         let at_it = |row: &WorkRow| row.tid == self.tid && row.kind == kind;
         let work = sample_until(name, Naming::Always, |work| samples(work, at_it) >= 20);
@@ -106,14 +106,14 @@ impl Drop for Busy {
 #[test]
 fn a_thread_that_reads_page_tables_is_found() {
     let Some(_lock) = HostLock::take_as_root() else { return };
-    // Many pages in few mappings, so that most of the work is not printing.
+    // Many pages in few mappings, so that walking outweighs printing.
     let pages: Vec<u8> = vec![1; 256 << 20];
     let reader = Busy::start("smaps-reader", || drop(std::fs::read("/proc/self/smaps")));
     let work = reader.is_found_at("smaps-reader", WorkKind::PageTables);
     assert_eq!(pages[pages.len() - 1], 1);
     let own = |row: &WorkRow| row.tid == reader.tid;
     let share = samples(&work, |row| own(row) && row.kind == WorkKind::PageTables) as f64 / samples(&work, own) as f64;
-    assert!(share > 0.5, "{share} of its time in the kernel: {work:#?}");
+    assert!(share > 0.5, "only {share} of its kernel time: {work:#?}");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_thread_that_reads_statistics_of_cgroups_is_found() {
 fn a_thread_that_touches_new_memory_is_found() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let toucher = Busy::start("toucher", || {
-        // From the kernel each time: what is so large the allocator gives back at once.
+        // Fresh from the kernel each time: the allocator returns such large blocks at once.
         std::hint::black_box(vec![1u8; 64 << 20]);
     });
     let kinds = [WorkKind::PageFault, WorkKind::HugePages];
@@ -151,11 +151,11 @@ fn reclaim_over_five_thousand_zombies_is_seen_and_named() {
         move |row: &WorkRow| row.pid == pid
     };
 
-    // The same work on a cgroup that has nothing below it.
+    // The same work on a cgroup without children.
     let lonely = Cgroup::with_controller("memory", "coroner-test-lonely").unwrap();
     let child = reclaimer(lonely.dir());
     let own = of(&child);
-    let without = sample_until("the kernel works", Naming::IfMuch, |work| samples(work, own) >= 40);
+    let without = sample_until("reclaim is sampled", Naming::IfMuch, |work| samples(work, own) >= 40);
     let lonely_share =
         samples(&without, |row| own(row) && row.kind.is_memcg_walk()) as f64 / samples(&without, own) as f64;
     drop(child);
@@ -174,12 +174,12 @@ fn reclaim_over_five_thousand_zombies_is_seen_and_named() {
     assert!(rows.all(|row| row.comm == "sh" && row.symbol.is_some()), "{with:#?}");
     let symbol = top_symbol(&with, walks);
     assert!(symbol.contains("mem_cgroup_iter") || symbol.contains("shrink"), "{symbol}");
-    // Whoever samples gets its turns late on a loaded machine.
+    // On a loaded machine the sampler runs late.
     let (lost, all) = (with.iter().map(|second| second.lost).sum::<u64>(), samples(&with, |_| true));
     assert!(lost * 10 < all, "{lost} of {all} were lost");
 }
 
-/// A file that is read through a small cgroup; its drop removes it, and with it the pages that would keep the cgroup.
+/// A file read through a small cgroup. Drop removes it, and with it the pages that would pin the cgroup.
 struct ReadFile(PathBuf);
 
 impl Drop for ReadFile {
@@ -189,12 +189,12 @@ impl Drop for ReadFile {
 }
 
 #[test]
-fn reclaim_of_pages_is_not_taken_for_a_walk_over_cgroups() {
+fn page_reclaim_is_not_taken_for_a_walk_over_cgroups() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let cgroup = Cgroup::with_controller("memory", "coroner-test-small").unwrap().freeing_cache();
     let limit = if cgroup.hierarchy().version == 2 { "memory.high" } else { "memory.limit_in_bytes" };
     cgroup.write(limit, &(32u64 << 20).to_string()).unwrap();
-    // Written and dropped from the cache outside, so that only clean pages are charged: nothing is ever short of memory.
+    // Written and dropped from the cache outside, so that only clean pages are charged and nothing runs out of memory.
     let dir = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let file = ReadFile(dir.join(format!("coroner-test-read-{}", std::process::id())));
     let written = Command::new("dd")
@@ -211,7 +211,7 @@ fn reclaim_of_pages_is_not_taken_for_a_walk_over_cgroups() {
         .unwrap();
     assert!(written.success() && dropped.success());
 
-    // One process that joins first, so that what it reads is charged there, and then reads the file many times.
+    // One process joins first, so that its reads are charged there, then reads the file many times.
     let script = "echo $$ > \"$0/cgroup.procs\"; f=$1; set --; while [ $# -lt 500 ]; do set -- \"$@\" \"$f\"; done; exec cat \"$@\"";
     let start = || shell(script, &[cgroup.dir(), &file.0]);
     let mut reader = start();
@@ -235,19 +235,19 @@ fn reclaim_of_pages_is_not_taken_for_a_walk_over_cgroups() {
 }
 
 #[test]
-fn processes_that_begin_are_known_by_name_after_their_end() {
+fn short_lived_processes_are_named_after_their_exit() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let brief = dir.path().join("coroner-brief");
-    // By another process: a child that some other thread starts meanwhile would have it open for writing, and then it cannot be run.
+    // By another process: a child of another thread could inherit our write descriptor, and execve would fail (ETXTBSY).
     assert!(Command::new("cp").args([Path::new("/bin/true"), &brief]).status().unwrap().success());
     let starter = Busy::start("starter", move || assert!(Command::new(&brief).status().unwrap().success()));
-    sample_until("its name is told", Naming::Always, |work| samples(work, |row| row.comm == "coroner-brief") > 0);
+    sample_until("its name is reported", Naming::Always, |work| samples(work, |row| row.comm == "coroner-brief") > 0);
     drop(starter);
 }
 
 #[test]
-fn user_time_and_sleep_are_no_work_of_the_kernel() {
+fn user_time_and_sleep_are_not_kernel_work() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let (spinner, sleeper) = (shell("while :; do :; done", &[]), shell("exec sleep 600", &[]));
     let spun = || {
@@ -265,13 +265,13 @@ fn user_time_and_sleep_are_no_work_of_the_kernel() {
         };
         at_most("user code", samples(&seen, |row| row.pid == spinner.pid()), 0.1);
         at_most("a sleeper", samples(&seen, |row| row.pid == sleeper.pid()), 0.05);
-        // The idle task has interrupts to serve, but to be idle is no work.
+        // The idle task serves interrupts, but idling is not work.
         at_most("idle cores", samples(&seen, |row| row.pid == 0), 0.5 * f64::from(seen[0].cores));
     }
 }
 
 #[test]
-fn without_the_capability_the_reason_is_told() {
+fn without_the_capability_the_reason_is_reported() {
     use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
     let Some(_lock) = HostLock::take_as_root() else { return };
     let try_with = |keep: CapabilitySet| {
@@ -290,7 +290,7 @@ fn without_the_capability_the_reason_is_told() {
     let (sampling, evidence) = try_with(CapabilitySet::PERFMON | CapabilitySet::SYSLOG);
     assert!(sampling && evidence.unseen.is_empty(), "these two suffice: {:?}", evidence.unseen);
 
-    // A lax kernel lets everybody look.
+    // A permissive kernel lets everybody sample.
     if setting("perf_event_paranoid").trim().parse::<i32>().unwrap_or(2) < 1 {
         return coroner_lab::skip("kernel.perf_event_paranoid is below 1");
     }

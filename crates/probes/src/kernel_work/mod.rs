@@ -1,18 +1,17 @@
-//! What the kernel is at work on, by samples of its stacks on all cores, second by second: see [`coroner_evidence::kernel_work`].
+//! What the kernel spends its time on, from stack samples of all cores, second by second: see [`coroner_evidence::kernel_work`].
 //!
-//! What starves a node is often where nobody looks: a profiler of user space sees nothing of a kubelet whose reads of statistics walk over
-//! 70,000 dead cgroups, of an agent that has the page tables of large processes read, or of packets that are handled in somebody
-//! else's time. So each core's kernel stack is looked at some dozen times a second while the node is watched.
+//! A node often starves where nobody looks: a user-space profiler does not see a kubelet whose statistics reads walk 70,000 dead
+//! cgroups, an agent that makes the kernel walk page tables of large processes, or packets handled in another process's time. So
+//! each core's kernel stack is sampled a few dozen times a second while the node is watched.
 //!
-//! **What it costs.** A sample takes about 25 µs of the sampled core in a virtual machine, the interrupt included: at
-//! [`RATE_HZ`] that is 0.12 % of each core. One sample of one core in ten seconds is 0.2 % of that core: enough to see a monopolised
-//! core, and in seconds a walk that takes a few per cent. The rate has no factor in common with the kernel's own clocks (100, 250,
-//! 300, 1,000 Hz), so that it does not run in step with what they do. Our own part is reading a few kilobytes a second for each core.
-//! Names cost more than samples: they are asked for when the samples are told, and only if somebody is much in the kernel
-//! ([`Naming`]).
+//! **Cost.** A sample takes about 25 µs of the sampled core in a virtual machine, including the interrupt: at [`RATE_HZ`] that is
+//! 0.12 % of each core. One sample of a core in ten seconds stands for 0.2 % of its time: enough to see a monopolised core, and
+//! within seconds a walk that takes a few per cent. The rate has no factor in common with the kernel's own clocks (100, 250, 300,
+//! 1,000 Hz), so it does not run in step with them. We read a few kilobytes a second per core. Names cost more than samples: they
+//! are looked up when samples are reported, and only if something spends much time in the kernel ([`Naming`]).
 //!
-//! **Memory.** Each core has a ring of 64 KiB, in which a second of the deepest stacks there are (127 frames) fits and six seconds of usual
-//! ones: 13 MB with 192 cores. Samples are kept as a tree of addresses (see `batch.rs`), 4 MB at most.
+//! **Memory.** Each core has a ring of 64 KiB, which holds a second of the deepest possible stacks (127 frames) or six seconds of
+//! usual ones: 13 MB with 192 cores. Samples are kept as a tree of addresses (see `batch.rs`), 4 MB at most.
 
 mod batch;
 mod blind;
@@ -24,42 +23,40 @@ mod threads;
 
 use std::time::Duration;
 
-use coroner_evidence::perf::{Attr, Fields, HEADER, Said, kind, record_header, sample, sample_bit};
+use coroner_evidence::perf::{Attr, Fields, HEADER, SideRecord, kind, record_header, sample, sample_bit};
 use coroner_evidence::{Evidence, Time};
 use rustix::time::ClockId;
 
-use crate::perf::cores::{CoreLosses, ONLINE, SampledCores, Wanted, online};
+use crate::perf::cores::{CoreLosses, EventRequest, ONLINE, SampledCores, online};
 use crate::perf::{self, Attributes, Event, flag};
 use crate::root::{Root, clock};
 use batch::Batch;
 use rows::Sampling;
 use threads::ThreadNames;
 
-/// Samples a second of each core.
+/// Samples per second on each core.
 pub const RATE_HZ: u32 = 49;
 
-/// What each sample holds: process and thread, time, and the chain of return addresses.
+/// Content of a sample: process and thread, time, call chain.
 const SAMPLE_TYPE: u64 = sample_bit::TID | sample_bit::TIME | sample_bit::CALLCHAIN;
 
-/// A sample with 127 frames (kernel.perf_event_max_stack) and its marks.
+/// Bytes of a sample with 127 frames (kernel.perf_event_max_stack) and context markers.
 const DEEPEST_SAMPLE: usize = 32 + 130 * 8;
 
-/// What was seen is told at the end, and of a long watch so often: each time may cost a look at all symbols.
+/// How often a long watch reports before its end: each report may cost a read of all symbols.
 const TELL_EVERY: Duration = Duration::from_secs(30);
 
-/// Whether functions are looked up by name, which costs some 70 ms of CPU time.
+/// Whether functions are looked up by name, which costs about 70 ms of CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
-    /// If some core was in the kernel for 30 % of a second, or some process for 5 % of the time, or all for 10 % of a core's. Else
-    /// what is little is told as
-    /// [`WorkKind::Unnamed`](coroner_evidence::WorkKind::Unnamed).
+    /// If a core was in the kernel for 30 % of a second, a process for 5 % of a core, or all processes for 10 % of a core.
+    /// Otherwise it is reported as [`WorkKind::Unnamed`](coroner_evidence::WorkKind::Unnamed).
     IfMuch,
-    /// Also if it is little.
     Always,
 }
 
-/// Samples the kernel from [`KernelSampler::start`] to [`KernelSampler::finish`]. Where it may not, it says so once and
-/// sees nothing.
+/// Samples the kernel from [`KernelSampler::start`] to [`KernelSampler::finish`]. If it may not, it says so once and sees
+/// nothing.
 #[derive(Debug)]
 pub struct KernelSampler {
     root: Root,
@@ -67,7 +64,7 @@ pub struct KernelSampler {
     read_format: u64,
     naming: Naming,
     cores: SampledCores,
-    /// Samples that are missing, as far as they are told.
+    /// Missing samples reported so far.
     lost: u64,
     batch: Batch,
     threads: ThreadNames,
@@ -75,7 +72,7 @@ pub struct KernelSampler {
 }
 
 impl KernelSampler {
-    /// Begins now (`at`). What cannot be seen is noted in the evidence.
+    /// Starts now (`at`). What cannot be seen is noted in the evidence.
     pub fn start(root: &Root, rate_hz: u32, naming: Naming, at: Time, evidence: &mut Evidence) -> KernelSampler {
         let began = clock(ClockId::ThreadCPUTime);
         let rate_hz = perf::allowed_rate(root, rate_hz);
@@ -95,7 +92,7 @@ impl KernelSampler {
             return sampler;
         }
         sampler.follow_cores(evidence);
-        // Without symbols samples mean nothing. The permission to sample is asked for first.
+        // Without symbols samples are useless. Checked second: being allowed to sample comes first.
         if sampler.is_sampling()
             && let Err(error) = symbols::can_be_read(root)
         {
@@ -111,12 +108,12 @@ impl KernelSampler {
         !self.cores.is_empty()
     }
 
-    /// CPU time that starting and reading has taken so far, without the samples themselves.
+    /// CPU time spent on starting and reading so far, without the samples themselves.
     pub fn spent(&self) -> Duration {
         self.spent
     }
 
-    /// Takes what is in the rings; about once a second.
+    /// Reads the rings. Call about once a second.
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
         if !self.is_sampling() {
             return;
@@ -131,7 +128,7 @@ impl KernelSampler {
         self.spent += clock(ClockId::ThreadCPUTime).since(began);
     }
 
-    /// Ends it and writes down what was seen since the start.
+    /// Stops and reports the rest.
     pub fn finish(mut self, at: Time, evidence: &mut Evidence) {
         if !self.is_sampling() {
             return;
@@ -153,14 +150,14 @@ impl KernelSampler {
                     batch.add(core, &sample);
                     threads.saw(sample.pid, sample.tid);
                 }
-            } else if let Some(Said::Named { tid, name, .. }) = Said::parse(kind, misc, body, false) {
+            } else if let Some(SideRecord::Named { tid, name, .. }) = SideRecord::parse(kind, misc, body, false) {
                 threads.named(tid, name);
             }
         });
         self.note_losses(at, &self.cores.losses(at));
     }
 
-    /// Samples that the kernel had no room for, and those it held back to save time, since this was asked last.
+    /// Notes samples newly lost: those without room in the ring, and those throttled by the kernel.
     fn note_losses(&mut self, at: Time, losses: &[CoreLosses]) {
         let missing = |core: &CoreLosses| core.lost.saturating_add(core.held_back(self.rate_hz));
         let all = losses.iter().fold(0u64, |sum, core| sum.saturating_add(missing(core)));
@@ -168,7 +165,7 @@ impl KernelSampler {
         self.lost = self.lost.max(all);
     }
 
-    /// Writes down the batch, and begins another.
+    /// Reports the batch and starts another.
     fn tell(&mut self, at: Time, evidence: &mut Evidence) {
         let batch = std::mem::replace(&mut self.batch, Batch::new(at));
         let length = at.since(batch.from);
@@ -176,7 +173,7 @@ impl KernelSampler {
         let symbols = match self.naming == Naming::Always || batch.is_worth_naming(self.rate_hz, length, own) {
             true => match symbols::read(&self.root, &batch.addresses()) {
                 Ok(symbols) => Some(symbols),
-                // What nobody can tell apart must not be taken for something harmless.
+                // Unnamed work might be taken for harmless, so report none of it.
                 Err(error) => return blind::no_symbols(&self.root, &error, evidence),
             },
             false => None,
@@ -189,23 +186,23 @@ impl KernelSampler {
 
     fn follow_cores(&mut self, evidence: &mut Evidence) {
         let Some(online) = online(&self.root) else {
-            // Those that are known go on.
+            // Known cores continue.
             if !self.is_sampling() {
-                blind::no_cores(&format!("{ONLINE} does not say which cores there are"), evidence);
+                blind::no_cores(&format!("{ONLINE} does not list the cores"), evidence);
             }
             return;
         };
         perf::more_files(online.len());
         let attributes = attributes(self.rate_hz, self.read_format);
-        // An idle core need not tick, and one in user code has nothing to say.
-        let wanted = Wanted { attributes, ring_bytes: ring_bytes(self.rate_hz), always_ticks: false };
+        // An idle core need not tick, and one in user code produces no samples.
+        let wanted = EventRequest { attributes, ring_bytes: ring_bytes(self.rate_hz), always_ticks: false };
         if let Err(refused) = self.cores.follow(&online, &wanted, clock(ClockId::Monotonic)) {
             blind::refused(&self.root, &refused, evidence);
         }
     }
 }
 
-/// An event by the kernel's own clock.
+/// An event driven by the kernel's CPU clock.
 fn attributes(rate_hz: u32, read_format: u64) -> Attributes {
     Attributes {
         kind: perf::TYPE_SOFTWARE,
@@ -214,7 +211,7 @@ fn attributes(rate_hz: u32, read_format: u64) -> Attributes {
         sample_type: SAMPLE_TYPE,
         read_format,
         // Not exclude_idle: it would also drop interrupts served by an idle core.
-        // With a record of each exec: who reads statistics is often gone before we could ask for its name.
+        // COMM: a process that reads statistics is often gone before we could look up its name.
         flags: flag::DISABLED
             | flag::EXCLUDE_USER
             | flag::COMM
@@ -226,7 +223,7 @@ fn attributes(rate_hz: u32, read_format: u64) -> Attributes {
     }
 }
 
-/// How many were lost is told from Linux 6.0 on; before, such a wish is refused with EINVAL.
+/// Linux 6.0 and later count lost records; older kernels reject the flag with EINVAL.
 fn read_format(root: &Root, rate_hz: u32) -> u64 {
     let first = online(root).and_then(|online| online.iter().next()).unwrap_or(0);
     match Event::open(first, &attributes(rate_hz, perf::READ_FORMAT_LOST)) {
@@ -235,7 +232,7 @@ fn read_format(root: &Root, rate_hz: u32) -> u64 {
     }
 }
 
-/// Room for more than a second of the deepest stacks.
+/// Room for at least a second of the deepest stacks.
 fn ring_bytes(rate_hz: u32) -> usize {
     let second = rate_hz as usize * DEEPEST_SAMPLE;
     second.next_power_of_two()
@@ -254,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_not_sampled() {
+    fn a_directory_tree_is_not_sampled() {
         let dir = tempfile::tempdir().unwrap();
         let mut evidence = Evidence::default();
         let mut sampler = KernelSampler::start(&Root::at(dir.path()), RATE_HZ, Naming::Always, Time(1), &mut evidence);

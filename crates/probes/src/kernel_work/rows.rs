@@ -1,4 +1,4 @@
-//! Samples as what they tell: one [`KernelWork`] for each second.
+//! Turns samples into one [`KernelWork`] per second.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use coroner_evidence::{KernelWork, Time, WorkKind};
 
 use super::batch::{Batch, SECOND};
 
-/// A second that has hardly begun goes with the one before.
+/// A shorter last second is merged into the one before.
 const SHORTEST: u64 = SECOND / 2;
 
 /// How samples were taken.
@@ -19,7 +19,7 @@ pub(super) struct Sampling {
     pub cores: u32,
 }
 
-/// Without symbols what threads did is told as [`WorkKind::Unnamed`].
+/// Without symbols all work is [`WorkKind::Unnamed`].
 pub(super) fn kernel_work(
     batch: &Batch,
     symbols: Option<&Kallsyms>,
@@ -59,7 +59,7 @@ pub(super) fn kernel_work(
     seconds
 }
 
-/// Empty seconds from the beginning of the batch to its end.
+/// Empty seconds from the start of the batch to its end.
 fn seconds(from: Time, sampling: &Sampling) -> Vec<KernelWork> {
     let (mut seconds, mut begin) = (Vec::new(), from);
     while begin < sampling.to {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_tell_who_did_what_where() {
+    fn each_second_has_thread_core_and_kind_of_work() {
         let [first, second] = &told(&mixed(), Some(TEXT), 3 * SECOND + 10)[..] else { panic!("two seconds") };
         assert_eq!((first.from, first.to, first.lost), (Time(SECOND), Time(2 * SECOND), 0));
         let walk = row(1, 7, WorkKind::ReclaimWalk, 3, Some("mem_cgroup_iter"));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_has_so_many_rows_and_loses_no_sample() {
+    fn rows_per_second_are_bounded_and_no_sample_is_lost() {
         let mut batch = Batch::new(Time(0));
         let threads = 4 * 128;
         for pid in 1..=threads {
@@ -144,7 +144,7 @@ mod tests {
         let [second] = &told(&batch, Some(TEXT), SECOND)[..] else { panic!("one second") };
         assert!(second.rows.len() <= 128 + 192, "{}", second.rows.len());
         assert_eq!(second.samples(|_| true), u64::from(threads) + 5);
-        assert_eq!(second.rows.iter().filter(|row| row.pid == 77_000).count(), 5, "who did most stays");
+        assert_eq!(second.rows.iter().filter(|row| row.pid == 77_000).count(), 5, "the busiest process stays");
         assert!(second.rows.iter().any(|row| row.comm == "(others)" && row.pid == 0));
     }
 

@@ -1,5 +1,5 @@
-//! Names of the kernel's functions at the addresses that were seen. /proc/kallsyms has 100,000 lines and more, and printing them takes the
-//! kernel 50 ms: it is read once for a batch of samples.
+//! Names of kernel functions at sampled addresses. /proc/kallsyms has over 100,000 lines and takes the kernel 50 ms to print, so
+//! it is read once per batch of samples.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -18,18 +18,18 @@ pub(super) enum NoSymbols {
     Hidden,
 }
 
-/// Whether there will be symbols, by the first of them.
+/// Checks by the first symbols whether they can be read.
 pub(super) fn can_be_read(root: &Root) -> Result<(), NoSymbols> {
-    // Some kernels begin with what lies at 0 in each core's own memory.
+    // More than one line: some kernels list per-CPU symbols at address 0 first.
     const FIRST: u64 = 4096;
     let first = BufReader::new(File::open(root.path(KALLSYMS))?.take(FIRST));
     Kallsyms::covering(first, &[])?.map(drop).ok_or(NoSymbols::Hidden)
 }
 
-/// Of these sorted addresses.
+/// Symbols for these sorted addresses.
 pub(super) fn read(root: &Root, addresses: &[u64]) -> Result<Kallsyms, NoSymbols> {
     let list = BufReader::with_capacity(64 << 10, File::open(root.path(KALLSYMS))?);
-    // Somebody may have hidden them since the beginning.
+    // They may have been hidden since the start.
     Kallsyms::covering(list, addresses)?.ok_or(NoSymbols::Hidden)
 }
 
@@ -57,7 +57,7 @@ ffffffff81000700 T something_else
             return coroner_lab::skip(&error.to_string());
         }
         let kernel = Kallsyms::parse(std::fs::read(KALLSYMS).unwrap()).expect("addresses are shown");
-        // As a stack of one function: each name must be the one that its address is told by.
+        // A stack of one function: looking up its address must give this name.
         let within = |name: &str| {
             let found = kernel.address_of(name).and_then(|address| kernel.find(address));
             found.map(|symbol| StackMeaning::default().calls(symbol.meaning()))

@@ -1,4 +1,4 @@
-//! What the threads that were sampled are called. Many are gone before anybody could ask, so new names are noted as the kernel tells them.
+//! Names of sampled threads. Many are gone before /proc can be read, so names are also taken from the kernel's records.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,19 +6,19 @@ use coroner_evidence::kernel_work::who;
 
 use crate::Root;
 
-/// So many are asked for at each look.
+/// Threads looked up per look.
 const EACH_LOOK: usize = 256;
-/// Few of those that begin are ever sampled, so the table is simply emptied when full.
+/// Few new threads are ever sampled, so the table is simply cleared when full.
 const MAX_BEGUN: usize = 4096;
 const MAX_NAMES: usize = 16 << 10;
 
 #[derive(Debug, Default)]
 pub(super) struct ThreadNames {
-    /// Of threads that were sampled.
+    /// Of sampled threads.
     names: HashMap<u32, Option<String>>,
-    /// Of those that got a name since we look.
+    /// Of threads named since the start.
     begun: HashMap<u32, String>,
-    /// Sampled and without a name: process and thread.
+    /// Sampled threads without a name yet: process and thread.
     nameless: HashSet<(u32, u32)>,
 }
 
@@ -47,14 +47,14 @@ impl ThreadNames {
         self.begun.insert(tid, name);
     }
 
-    /// Asks for names as long as the threads live.
+    /// Looks up names while the threads live.
     pub fn look(&mut self, root: &Root) {
         let asked: Vec<(u32, u32)> = self.nameless.iter().copied().take(EACH_LOOK).collect();
         for (pid, tid) in asked {
             self.nameless.remove(&(pid, tid));
-            // A name that was told last is the latest one.
+            // A name from the kernel's records is newer than /proc's.
             let name = self.begun.remove(&tid).or_else(|| {
-                // Of a thread that ended its process may tell.
+                // If the thread has ended, its process may still have a name.
                 let files = [format!("/proc/{pid}/task/{tid}/comm"), format!("/proc/{pid}/comm")];
                 files.iter().find_map(|file| root.read_line(file))
             });
@@ -62,13 +62,13 @@ impl ThreadNames {
         }
     }
 
-    /// As a row of the kernel's work tells it.
+    /// Process, thread and name for a row.
     pub fn who(&self, pid: Option<u32>, tid: Option<u32>) -> (u32, u32, String) {
         let name = |tid| self.names.get(&tid).and_then(Option::as_ref).or_else(|| self.begun.get(&tid));
         who(pid, tid, tid.and_then(name).map(String::as_str))
     }
 
-    /// Thread numbers are used again.
+    /// Thread ids are reused.
     pub fn forget(&mut self) {
         self.names.clear();
         self.nameless.clear();

@@ -1,8 +1,8 @@
-//! Which numbers of a device are worth writing down at which look.
+//! Which counters of a device are recorded at each look.
 
 use coroner_evidence::{Evidence, Source, Time};
 
-/// The counters of one source of one device, in a fixed order, and what was said of them so far.
+/// The counters of one source of one device, in a fixed order, and what was recorded of them so far.
 #[derive(Debug)]
 pub struct CounterBlock {
     source: Source,
@@ -23,7 +23,7 @@ impl CounterBlock {
         &self.names
     }
 
-    /// Takes on other names (the driver's statistics change with its queues), keeping what is known of those that stay.
+    /// Changes the names (a driver's statistics change with its queues), keeping the state of those that remain.
     pub fn rename(&mut self, names: Vec<String>) {
         let mut renamed = CounterBlock::new(self.source, std::mem::take(&mut self.subject), names);
         renamed.looked = self.looked;
@@ -38,8 +38,8 @@ impl CounterBlock {
         *self = renamed;
     }
 
-    /// Writes down what `first` wants at the first look, and what moved. A counter that was passed over so far is written with
-    /// its value at the previous look too, so that its movement can be seen.
+    /// Records what `first` accepts at the first look, and what changed. A counter that was skipped so far is also recorded
+    /// with its previous value, so that the change can be computed.
     pub fn look(
         &mut self,
         at: Time,
@@ -49,12 +49,12 @@ impl CounterBlock {
     ) {
         let counters = &mut evidence.counters;
         for (i, value) in values.into_iter().enumerate().take(self.names.len()) {
-            // What could not be read this time is not said to be anything.
+            // Unreadable this time: recorded as nothing, not as zero.
             let Some(value) = value else { continue };
             let name = &self.names[i];
             match self.last[i] {
                 None => {
-                    // A counter that appears later (a queue was added) is as good as first seen.
+                    // A counter that appears later (a queue was added) counts as first seen.
                     if first(name, value) {
                         counters.push(self.source, &self.subject, name, at, value);
                         self.told[i] = true;
@@ -75,8 +75,8 @@ impl CounterBlock {
     }
 }
 
-/// Whether a driver statistic is written at first sight: what is not zero, and what tells of trouble even while it is zero, so
-/// that trouble can be ruled out. Of trouble per queue only what is not zero: 100 queues would make thousands of zeros.
+/// Whether a driver statistic is recorded at the first look: if it is not zero, or if it counts errors for the whole device, so
+/// that errors can be ruled out. Per-queue error counters only if not zero: 100 queues would make thousands of zeros.
 pub fn driver_statistic_worth_a_first_look(name: &str, value: u64) -> bool {
     const TROUBLE: &[&str] =
         &["reset", "timeout", "wd_expired", "allowance", "drop", "starv", "missing", "missed", "err"];
@@ -109,7 +109,7 @@ mod tests {
     use coroner_evidence::Point;
 
     #[test]
-    fn a_counter_that_starts_to_move_shows_from_where() {
+    fn a_counter_that_starts_to_change_keeps_its_previous_value() {
         let mut block = CounterBlock::new(Source::Ethtool, "eth0".into(), vec!["a".into(), "quiet".into()]);
         let mut evidence = Evidence::default();
         let nonzero = |_: &str, value| value != 0;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_keep_their_past_when_the_driver_lists_them_anew() {
+    fn counters_keep_their_state_when_the_driver_lists_them_anew() {
         let mut block = CounterBlock::new(Source::Ethtool, "eth0".into(), vec!["a".into(), "b".into()]);
         let mut evidence = Evidence::default();
         block.look(Time::from_secs(1), [Some(1), Some(2)], |_, _| true, &mut evidence);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_is_told_even_while_it_is_zero_but_not_per_queue() {
+    fn zero_error_counters_are_recorded_but_not_per_queue() {
         for name in ["tx_timeout", "total_resets", "bw_in_allowance_exceeded", "rx_drops", "wd_expired", "missing_intr"]
         {
             assert!(driver_statistic_worth_a_first_look(name, 0), "{name}");

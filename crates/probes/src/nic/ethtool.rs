@@ -1,13 +1,13 @@
-//! Driver name and driver statistics by the ethtool ioctl.
+//! Driver name and driver statistics from the ethtool ioctl.
 //!
-//! All that is asked here is open to every user (net/ethtool/ioctl.c, `dev_ethtool`). The kernel holds the RTNL lock while it
-//! answers: during a device reset a call can take as long as the reset.
+//! These commands need no privileges (net/ethtool/ioctl.c, `dev_ethtool`). The kernel holds the RTNL lock while it answers, so
+//! during a device reset a call can take as long as the reset.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Asks about devices of the network namespace in which it was opened.
+/// Queries devices of the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,
@@ -37,7 +37,7 @@ const STATS_DATA: usize = 8;
 impl Ethtool {
     pub fn open() -> io::Result<Ethtool> {
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-            // A kernel without IPv4: any socket will do.
+            // A kernel without IPv4; any socket will do.
             .or_else(|_| {
                 rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
             })?;
@@ -99,7 +99,7 @@ fn number(bytes: &[u8], at: usize) -> u32 {
 
 use guarded::{GuardedBuffer, ioctl};
 
-/// The one unsafe part: memory that the kernel writes to, and the call that makes it write.
+/// The unsafe part: memory that the kernel writes to, and the call that makes it write.
 mod guarded {
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
     use std::ffi::c_void;
@@ -111,11 +111,11 @@ mod guarded {
     const ROOM: usize = 4 << 20;
     const GUARD: usize = 64 << 10;
 
-    /// Memory with an unmapped end.
+    /// A buffer followed by an inaccessible guard.
     ///
     /// ETHTOOL_GSTATS and ETHTOOL_GSTRINGS write as many entries as the driver has *at that moment* (net/ethtool/ioctl.c,
-    /// `ethtool_get_stats`), whatever room the caller announced: a driver whose queues were just reconfigured can write more
-    /// than was asked for. Here an overlong answer meets the guard, and the call fails with EFAULT.
+    /// `ethtool_get_stats`), whatever size the caller announced: a driver whose queues were just reconfigured can write more
+    /// than requested. Here an overlong answer hits the guard, and the call fails with EFAULT.
     #[derive(Debug)]
     pub struct GuardedBuffer {
         start: *mut c_void,
@@ -141,11 +141,11 @@ mod guarded {
             }
         }
 
-        /// Writes the words that every request starts with.
+        /// Writes the words at the start of a request.
         pub fn start_with(&mut self, words: &[u32]) {
             // SAFETY: ROOM readable and writable bytes, zeroed when mapped, borrowed mutably through self.
             let bytes = unsafe { std::slice::from_raw_parts_mut(self.start.cast::<u8>(), ROOM) };
-            // What the kernel takes as input is within the first 16 bytes.
+            // The kernel's input lies within the first 16 bytes.
             bytes[..16].fill(0);
             for (slot, word) in bytes.chunks_exact_mut(4).zip(words) {
                 slot.copy_from_slice(&word.to_ne_bytes());

@@ -1,7 +1,7 @@
-//! Which queue an interrupt serves, told from its name.
+//! Which queue an interrupt serves, by its name.
 //!
-//! The only way before 6.8, and later still the only one for drivers that do not tell netlink (see [`super::netlink`]).
-//! Every driver names its interrupts in its own way; the shapes below are from the drivers' request_irq() calls.
+//! The only way before 6.8, and still the only one for drivers that do not support netlink (see [`super::netlink`]).
+//! Every driver names its interrupts in its own way; the patterns below are from the drivers' request_irq() calls.
 
 use coroner_evidence::QueueKind;
 
@@ -17,7 +17,7 @@ pub struct NamedIrq {
 pub enum Serves {
     /// [`QueueKind::Combined`]: the receive and the transmit queue of that index.
     Queue(QueueKind, u32),
-    /// gve: the first half of the notification blocks are of transmit queues, the second half of receive queues
+    /// gve: the first half of the notification blocks belongs to transmit queues, the second half to receive queues
     /// (drivers/net/ethernet/google/gve/gve.h, `gve_rx_idx_to_ntfy`).
     NotifyBlock(u32),
     /// All queues of the device.
@@ -26,18 +26,18 @@ pub enum Serves {
 
 /// Numbered interrupts and their handlers, from the text of /proc/interrupts.
 ///
-/// The counts between are skipped, not parsed: a line ends with the handlers' names (`chip hwirq-edge name, name`), and a node
-/// of 192 cores has megabytes of counts.
+/// The counts are skipped, not parsed: a line ends with the handlers' names (`chip hwirq-edge name, name`), and a node with 192
+/// cores has megabytes of counts.
 pub fn parse_interrupts(text: &str) -> Vec<NamedIrq> {
     let mut named = Vec::new();
     for line in text.lines() {
         let Some((label, rest)) = line.split_once(':') else { continue };
-        // `NMI`, `LOC` and their like are not devices.
+        // `NMI`, `LOC` and the like are not devices.
         let Ok(irq) = label.trim().parse::<u32>() else { continue };
         let mut words = rest.split_ascii_whitespace().rev();
         let Some(last) = words.next() else { continue };
         if last.bytes().all(|b| b.is_ascii_digit()) {
-            continue; // only counts: nobody handles it
+            continue; // only counts: no handler
         }
         named.push(NamedIrq { irq, name: last.to_owned() });
         for word in words {
@@ -48,19 +48,19 @@ pub fn parse_interrupts(text: &str) -> Vec<NamedIrq> {
     named
 }
 
-/// Whose interrupts are looked for.
+/// The device whose interrupts are wanted.
 #[derive(Debug, Clone, Copy)]
 pub struct Owner<'a> {
     pub device: &'a str,
     pub bus: Option<&'a str>,
-    /// Interrupts that the bus says are the device's; empty if it does not say.
+    /// The device's interrupts according to the bus; empty if unknown.
     pub msi_irqs: &'a [u32],
-    /// Other devices of the same bus address (several ports of one PCI function).
+    /// Other devices at the same bus address (several ports of one PCI function).
     pub siblings: &'a [&'a str],
 }
 
 impl Owner<'_> {
-    /// What the interrupt does for this device; `None` if nothing that a queue waits for, or if it is another device's.
+    /// What the interrupt serves on this device; `None` if no queue depends on it, or if it belongs to another device.
     pub fn served_by(&self, handler: &NamedIrq) -> Option<Serves> {
         let name = handler.name.as_str();
         let by_bus = self.bus.is_some_and(|bus| mentions_bus(name, bus));
@@ -71,7 +71,7 @@ impl Owner<'_> {
             return None;
         }
         let without_place = name.split('@').next().unwrap_or(name);
-        // r8169, e1000 and others with one interrupt: its name is the device's.
+        // r8169, e1000 and others with one interrupt name it after the device.
         if without_place == self.device {
             return Some(Serves::Everything);
         }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_driver_has_its_own_way_to_say_the_queue() {
+    fn queues_are_recognised_in_the_names_of_every_driver() {
         let pci = "0000:20:03.0";
         let queue = |kind, index| Some(Serves::Queue(kind, index));
         for (name, device, bus, expected) in [
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bus_knows_a_device_that_was_renamed_but_not_its_siblings_interrupts() {
+    fn a_renamed_device_is_found_by_its_bus_without_its_siblings_interrupts() {
         let owner = Owner { device: "ens5", bus: Some("0000:00:05.0"), msi_irqs: &[40], siblings: &["ens6"] };
         let irq = |irq, name: &str| NamedIrq { irq, name: name.to_owned() };
         assert_eq!(owner.served_by(&irq(40, "eth0-Tx-Rx-1")), Some(Serves::Queue(Combined, 1)));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn names_stand_at_the_end_of_a_line() {
+    fn names_are_at_the_end_of_a_line() {
         let text = "           CPU0       CPU1       \n\
              \x2024:          1          0  IO-APIC   5-edge      ACPI:Ged\n\
              \x2027:          1          0\n\

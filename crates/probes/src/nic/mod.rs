@@ -1,17 +1,16 @@
 //! Network devices: who drives them, which core each queue needs, and their counters.
 //!
-//! The map queue → interrupt or NAPI thread → core comes from netdev netlink where kernel and driver tell it (≥ 6.8), else from
-//! the names of interrupts and threads. Both can be forced, see [`MapMethod`].
+//! The map queue → interrupt or NAPI thread → core comes from netdev netlink where kernel and driver support it (≥ 6.8), else from
+//! the names of interrupts and threads. Either can be forced, see [`MapMethod`].
 //!
-//! What is told of which device:
+//! Which devices are covered:
 //! - our network namespace: every device but `lo`. Queues are listed for hardware and for devices with NAPI threads; a plain
-//!   veth or bridge has no queue that needs a certain core.
+//!   veth or bridge has no queue that depends on a particular core.
 //! - other namespaces: only hardware (a network card moved into a pod) and devices with NAPI threads. Nodes have hundreds of
 //!   pods whose `eth0` is the end of a veth pair.
 //!
-//! Counters are read for the same devices for which queues are listed. The ethtool ioctl waits for the RTNL lock, which a
-//! device reset may hold for seconds: a caller that samples something else ten times a second reads network devices on
-//! another thread.
+//! Counters are read for the devices whose queues are listed. The ethtool ioctl waits for the RTNL lock, which a device reset
+//! may hold for seconds: a caller that samples something else ten times a second must read network devices on another thread.
 
 mod counters;
 mod ethtool;
@@ -35,25 +34,25 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
-/// Devices described in one namespace.
+/// Devices described per namespace.
 const MAX_DEVICES: usize = 512;
 /// Devices whose counters are read.
 const MAX_WATCHED: usize = 64;
-/// Other namespaces looked into.
+/// Other namespaces that are entered.
 const MAX_NAMESPACES: usize = 64;
 /// Time for finding namespaces, and for looking into them.
 const NAMESPACE_TIME: Duration = Duration::from_millis(250);
-/// Counters are read so rarely that they cost at most one in this many parts of a core: a driver may ask its firmware for
+/// Reading counters may cost at most 1/200 of a core, and is done less often if needed: a driver may ask its firmware for
 /// thousands of them (mlx5), and 100 queues have 100 files.
 const COUNTERS_SHARE_OF_A_CORE: u32 = 200;
 
 /// How the map queue → core is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MapMethod {
-    /// Netlink, and names for what it leaves open.
+    /// Netlink, with names filling the gaps.
     #[default]
     Best,
-    /// As on kernels before 6.8.
+    /// The only way on kernels before 6.8.
     NamesOnly,
     NetlinkOnly,
 }
@@ -67,7 +66,7 @@ pub struct NicReader {
     watched: Option<Vec<Watched>>,
     /// When counters may be read again.
     counters_due: Time,
-    /// For our own namespace; `None` where syscalls do not speak of the node.
+    /// For our own namespace; `None` if the root is not this node's, so that syscalls would describe another node.
     ethtool: Option<Ethtool>,
 }
 
@@ -95,7 +94,7 @@ impl NicReader {
         NicReader { root, method, watched: None, counters_due: Time(0), ethtool }
     }
 
-    /// Describes every device with its map. Also decides whose counters are read: call it again now and then.
+    /// Describes every device and its queues, and decides whose counters are read. Call it again now and then.
     pub fn look_map(&mut self, at: Time, evidence: &mut Evidence) {
         let root = self.root.clone();
         let files = NodeFiles::new(&root, self.method != MapMethod::NetlinkOnly);
@@ -122,14 +121,14 @@ impl NicReader {
             Ok(nics) => seen.extend(nics.into_iter().map(|nic| (None, nic))),
             Err(e) => evidence.unseen(
                 probe::NICS,
-                "network devices and the cores their queues need",
+                "network devices and the cores that serve their queues",
                 e.to_string(),
                 "mount sysfs on /sys",
             ),
         }
     }
 
-    /// Sets up the counters of devices that are worth it; what was known of a device that stays is kept.
+    /// Sets up the counters of the devices that matter, and keeps the state of devices that were already watched.
     fn watch(&mut self, seen: &[(Option<Namespace>, Nic)], evidence: &mut Evidence) {
         let mut known: HashMap<String, Watched> =
             self.watched.take().unwrap_or_default().into_iter().map(|w| (w.subject.clone(), w)).collect();
@@ -138,7 +137,7 @@ impl NicReader {
             evidence.unseen(
                 probe::NICS,
                 format!("counters of {} network devices", worth.len() - MAX_WATCHED),
-                format!("there are {}; only {MAX_WATCHED} are read, to stay cheap", worth.len()),
+                format!("{} devices; to limit overhead, counters of only {MAX_WATCHED} are read", worth.len()),
                 "ethtool -S DEVICE",
             );
         }
@@ -158,9 +157,9 @@ impl NicReader {
         self.watched = Some(worth.into_iter().take(MAX_WATCHED).map(watch).collect());
     }
 
-    /// Reads the counters of hardware and of devices with NAPI threads: all at the first look, then what moved.
+    /// Reads the counters of hardware and of devices with NAPI threads: all at the first look, then those that changed.
     ///
-    /// Meant to be called about once a second. Where that would cost too much it does nothing until it is affordable again.
+    /// Meant to be called about once a second. If that costs too much, calls do nothing until the budget allows it again.
     pub fn look_counters(&mut self, at: Time, evidence: &mut Evidence) {
         if self.watched.is_none() {
             self.look_map(at, &mut Evidence::default());
@@ -171,11 +170,11 @@ impl NicReader {
         let before = clock(ClockId::ThreadCPUTime);
         let elsewhere = self.read_counters(at, evidence);
         let cost = clock(ClockId::ThreadCPUTime).since(before) + elsewhere;
-        // A caller that comes once a second is not put off by what it can afford once a second.
+        // 500 ms of slack: a cost that the budget allows once a second must not make a once-a-second caller skip a turn.
         self.counters_due = at + (cost * COUNTERS_SHARE_OF_A_CORE).saturating_sub(Duration::from_millis(500));
     }
 
-    /// Answers with the CPU time that it took on another thread.
+    /// Returns the CPU time used on another thread.
     fn read_counters(&mut self, at: Time, evidence: &mut Evidence) -> Duration {
         let watched = self.watched.as_deref_mut().unwrap_or_default();
         let sys = Root::at(self.root.path("/sys"));
@@ -196,7 +195,7 @@ impl NicReader {
         let mut cost = Duration::ZERO;
         let namespaces: Vec<Namespace> = elsewhere.iter().map(|(namespace, _)| namespace.clone()).collect();
         let mut devices = elsewhere.into_iter();
-        // A namespace that is gone by now has no counters to miss; one that can no longer be entered was noted by the map.
+        // A namespace that is gone has no counters to miss; one that cannot be entered was noted by `look_map`.
         namespaces::visit(namespaces.iter(), NAMESPACE_TIME, |namespace| {
             let Some((_, devices)) = devices.find(|(known, _)| known == namespace) else { return };
             let Ok(sysfs) = DetachedSysfs::mount() else { return };
@@ -231,7 +230,7 @@ impl Watched {
         self.statistics.look(at, sysfs::statistics(sys, &self.device), always, evidence);
         self.tx_timeouts.look(at, sysfs::tx_timeouts(sys, &self.device, &self.tx_queues), always, evidence);
         let Some(ethtool) = ethtool.filter(|_| self.has_driver_statistics) else { return };
-        // An error: the device is gone, or in the middle of a reset. The next look will tell.
+        // An error means that the device is gone or is being reset; the next look tries again.
         self.has_driver_statistics = self.look_at_driver(ethtool, at, evidence).unwrap_or(true);
     }
 
@@ -247,7 +246,7 @@ impl Watched {
         let mut values = Vec::new();
         ethtool.statistics(&self.device, &mut values)?;
         if values.len() != self.driver.names().len() {
-            // Queues came or went. Should they do so again between the two calls, the next look will do.
+            // The number of queues changed. If it changes again between these two calls, the next look catches up.
             self.driver.rename(ethtool.statistic_names(&self.device)?);
             ethtool.statistics(&self.device, &mut values)?;
             if values.len() != self.driver.names().len() {
@@ -265,16 +264,16 @@ fn ask_netlink(method: MapMethod, evidence: &mut Evidence) -> Option<Netdev> {
     }
     match netlink::dump() {
         Ok(netdev) => Some(netdev),
-        // No loss where names tell; devices they do not tell of are noted one by one.
+        // Names can replace it; devices for which they do not are noted one by one.
         Err(NetlinkError::NoFamily) if method == MapMethod::Best => None,
         Err(e) => {
-            evidence.unseen(probe::NICS, "what netlink knows of queues", e.to_string(), "Linux 6.8 or newer");
+            evidence.unseen(probe::NICS, "the netlink queue map", e.to_string(), "Linux 6.8 or newer");
             None
         }
     }
 }
 
-/// The devices of one sysfs that `keep` wants.
+/// The devices of one sysfs that `keep` accepts.
 fn describe(
     sys: &Root,
     netdev: Option<&Netdev>,
@@ -340,7 +339,7 @@ fn look_elsewhere(
     let not_entered = namespaces::visit(search.found.iter(), NAMESPACE_TIME, |namespace| {
         let mut notes = Evidence::default();
         let netdev = ask_netlink(method, &mut notes);
-        // Where nothing polls there is neither hardware that is up nor a NAPI thread.
+        // No NAPIs: there is neither hardware that is up nor a NAPI thread.
         if netdev.as_ref().is_some_and(|netdev| netdev.napis.is_empty()) {
             return;
         }
@@ -359,7 +358,7 @@ fn look_elsewhere(
         }
     });
     if let Some(e) = not_entered.or(failure) {
-        let why = format!("{} other network namespaces could not all be entered: {e}", search.found.len());
+        let why = format!("could not enter all {} other network namespaces: {e}", search.found.len());
         evidence.unseen(probe::NICS, WHAT, why, "run as root (CAP_SYS_ADMIN), Linux 5.2 or newer");
     }
 }
@@ -367,24 +366,24 @@ fn look_elsewhere(
 fn note_unmapped(seen: &[(Option<Namespace>, Nic)], evidence: &mut Evidence) {
     for (_, nic) in seen {
         let unmapped = nic.queues.iter().filter(|q| q.cores().is_none()).count();
-        // Virtual devices send without help, and a device that is down has no interrupts.
+        // Virtual devices need no core of their own, and a device that is down has no interrupts.
         if unmapped == 0 || nic.bus.is_none() || nic.up == Some(false) {
             continue;
         }
         let driver = nic.driver.as_deref().unwrap_or("unknown");
         let why = match nic.queues.iter().find(|q| q.map != MapSource::Unmapped && q.cores().is_none()) {
             Some(queue) => match (queue.napi_tid, queue.irq) {
-                (Some(tid), _) => format!("/proc/{tid}/status does not tell where the NAPI thread may run"),
-                (None, Some(irq)) => format!("/proc/irq/{irq} does not tell where the interrupt is delivered"),
-                (None, None) => "nothing is known to serve them".to_owned(),
+                (Some(tid), _) => format!("/proc/{tid}/status does not show where the NAPI thread may run"),
+                (None, Some(irq)) => format!("/proc/irq/{irq} does not show where the interrupt is delivered"),
+                (None, None) => "no interrupt or NAPI thread is known to serve them".to_owned(),
             },
-            None => format!("neither netlink nor names of interrupts and threads tell (driver {driver})"),
+            None => format!("neither netlink nor interrupt and thread names show it (driver {driver})"),
         };
         evidence.unseen(
             probe::NICS,
             format!("which core serves {unmapped} of {} queues of {}", nic.queues.len(), nic.display_name()),
             why,
-            "run as root on the node itself; Linux 6.8 or newer with a driver that links its queues to NAPIs",
+            "run as root on the node itself, with Linux 6.8 or newer and a driver that links its queues to NAPIs",
         );
     }
 }

@@ -1,11 +1,11 @@
-//! Network namespaces other than ours: finding them and looking inside.
+//! Finding and entering other network namespaces.
 //!
 //! Devices of another namespace are in no file that we can open: /sys/class/net shows those of the namespace in which that
-//! sysfs was mounted. So a short-lived thread enters the namespace (setns, which needs CAP_SYS_ADMIN) and mounts a sysfs there
-//! that is attached nowhere: only its file descriptor knows it, and it goes away with it. Nothing on the node changes.
+//! sysfs was mounted. So a short-lived thread enters the namespace (setns, which needs CAP_SYS_ADMIN) and mounts a detached
+//! sysfs there, which exists only as long as its file descriptor. Nothing on the node changes.
 //!
-//! Neither a socket, nor a sysfs, nor a file of a namespace is kept between looks: each would keep the namespace of a pod
-//! alive after the pod is gone, and with it the hardware that was moved into it.
+//! No socket, sysfs or file of a namespace is kept open between looks: it would keep a pod's namespace alive after the pod is
+//! gone, and with it the hardware that was moved into it.
 
 use crate::root::Root;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -17,24 +17,24 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// A network namespace that is not ours.
+/// A network namespace other than ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
     /// Its name under /run/netns, else `net:[INODE]`.
     pub label: String,
     inode: u64,
-    /// What to open to enter it.
+    /// The file to open in order to enter it.
     path: PathBuf,
 }
 
 #[derive(Debug, Default)]
 pub struct Search {
     pub found: Vec<Namespace>,
-    /// Why there may be more, if there may.
+    /// Why some may be missing.
     pub incomplete: Option<String>,
 }
 
-/// The other network namespaces of the node: the named ones, then those of processes. At most `limit`, within `time`.
+/// The other network namespaces of the node: named ones first, then those of processes. At most `limit`, within `time`.
 pub fn find(root: &Root, limit: usize, time: Duration) -> Search {
     let deadline = Instant::now() + time;
     let mut search = Search::default();
@@ -48,7 +48,7 @@ pub fn find(root: &Root, limit: usize, time: Duration) -> Search {
             return true;
         }
         if search.found.len() >= limit {
-            search.incomplete = Some(format!("there are more than {limit}"));
+            search.incomplete = Some(format!("there are more than {limit} network namespaces"));
             return false;
         }
         search.found.push(namespace);
@@ -56,14 +56,14 @@ pub fn find(root: &Root, limit: usize, time: Duration) -> Search {
     };
     for name in root.list("/run/netns").unwrap_or_default() {
         let path = root.path(&format!("/run/netns/{name}"));
-        // A name whose namespace is gone is a plain file on another device than the namespaces'.
+        // A name whose namespace is gone is a plain file, on a different file system than the namespaces.
         let Some(there) = std::fs::metadata(&path).ok().filter(|there| there.dev() == own.dev()) else { continue };
         if !add(&mut search, Namespace { label: name, inode: there.ino(), path }) {
             return search;
         }
     }
-    // Whose namespace may not be asked for may still be told to be ours: each namespace has its own /proc/net, and anybody may
-    // look whose it is.
+    // A process whose ns link may not be read can still be recognised as being in our namespace: each namespace has its own
+    // /proc/net, whose inode anybody may read.
     let proc_net = |pid: &str| std::fs::metadata(root.path(&format!("/proc/{pid}/net/dev"))).map(|m| m.ino());
     let our_proc_net = proc_net("self").ok();
     let mut hidden = HashSet::new();
@@ -72,7 +72,7 @@ pub fn find(root: &Root, limit: usize, time: Duration) -> Search {
             continue;
         }
         if i % 64 == 0 && Instant::now() > deadline {
-            search.incomplete = Some("there are too many processes to ask each".to_owned());
+            search.incomplete = Some("checking all processes took too long".to_owned());
             break;
         }
         let path = root.path(&format!("/proc/{pid}/ns/net"));
@@ -89,12 +89,12 @@ pub fn find(root: &Root, limit: usize, time: Duration) -> Search {
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => _ = hidden.insert(None),
                 _ => {}
             },
-            // It has ended.
+            // The process has ended.
             Err(_) => {}
         }
     }
     if !hidden.is_empty() && search.incomplete.is_none() {
-        search.incomplete = Some("those of other users' processes are hidden".to_owned());
+        search.incomplete = Some("namespaces of other users' processes are hidden".to_owned());
     }
     search
 }
@@ -106,7 +106,7 @@ fn parse_link(link: &str) -> Option<u64> {
 
 /// Runs `look` inside each namespace in turn, on a thread that ends afterwards: the caller never leaves its own namespace.
 ///
-/// Answers with the first error of entering one (`None`: all were entered, except those that are gone by now).
+/// Returns the first error of entering one (`None`: all were entered, except those that are already gone).
 pub fn visit<'n>(
     namespaces: impl Iterator<Item = &'n Namespace> + Send,
     time: Duration,
@@ -121,7 +121,7 @@ pub fn visit<'n>(
             }
             match enter(namespace) {
                 Ok(()) => look(namespace),
-                // It was removed since it was found.
+                // Removed since it was found.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => {
                     first_error.get_or_insert(e);
@@ -132,7 +132,7 @@ pub fn visit<'n>(
     };
     std::thread::scope(|scope| {
         match std::thread::Builder::new().name("coroner-netns".to_owned()).spawn_scoped(scope, work) {
-            Ok(thread) => thread.join().unwrap_or_else(|_| Some(io::Error::other("looking into a namespace panicked"))),
+            Ok(thread) => thread.join().unwrap_or_else(|_| Some(io::Error::other("reading a namespace panicked"))),
             Err(e) => Some(e),
         }
     })
@@ -140,7 +140,7 @@ pub fn visit<'n>(
 
 fn enter(namespace: &Namespace) -> io::Result<()> {
     let file = File::open(&namespace.path)?;
-    // A pid may be another process by now.
+    // The pid may have been reused.
     if file.metadata()?.ino() != namespace.inode {
         return Err(io::Error::from(io::ErrorKind::NotFound));
     }
@@ -148,7 +148,7 @@ fn enter(namespace: &Namespace) -> io::Result<()> {
     Ok(())
 }
 
-/// A sysfs of the namespace that the calling thread is in, attached nowhere.
+/// A detached sysfs mount for the namespace of the calling thread.
 #[derive(Debug)]
 pub struct DetachedSysfs {
     mount: OwnedFd,
@@ -167,7 +167,7 @@ impl DetachedSysfs {
         Ok(DetachedSysfs { mount })
     }
 
-    /// Paths below it start with `class/net`, as below /sys.
+    /// Paths below it start with `class/net`, as under /sys.
     pub fn root(&self) -> Root {
         Root::at(format!("/proc/self/fd/{}", self.mount.as_raw_fd()))
     }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_namespace_is_not_another_one() {
+    fn our_own_namespace_is_not_listed() {
         let own = std::fs::read_link("/proc/self/ns/net").unwrap().to_string_lossy().into_owned();
         let search = find(&Root::live(), 1000, Duration::from_secs(5));
         assert!(search.found.iter().all(|n| n.label != own), "{search:?}");
@@ -201,7 +201,7 @@ mod tests {
             path: "/proc/self/ns/net".into(),
         };
         let error = visit([here].iter(), Duration::from_secs(5), |_| panic!("on purpose"));
-        // Without CAP_SYS_ADMIN the error is the refusal to enter.
+        // Without CAP_SYS_ADMIN the error is EPERM from entering.
         assert!(error.is_some());
         assert_eq!(std::fs::read_link("/proc/thread-self/ns/net").unwrap(), own);
     }

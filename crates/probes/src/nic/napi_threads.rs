@@ -1,4 +1,4 @@
-//! NAPI threads by their name, `napi/DEVICE-ID` (net/core/dev.c, `napi_kthread_create`).
+//! NAPI threads, found by their names `napi/DEVICE-ID` (net/core/dev.c, `napi_kthread_create`).
 
 use crate::root::Root;
 
@@ -7,19 +7,19 @@ use crate::root::Root;
 pub struct NapiThread {
     pub tid: u32,
     pub comm: String,
-    /// Whether this kernel tells names whole, however long.
+    /// Whether this kernel shows long names in full.
     pub is_whole: bool,
 }
 
-/// Before 5.17 a kernel thread's name ends after 15 bytes (TASK_COMM_LEN is 16).
+/// Before 5.17 a kernel thread's name is cut after 15 bytes (TASK_COMM_LEN is 16).
 const COMM_LENGTH: usize = 15;
 /// No node runs more kernel threads than this; bounds the scan.
 const MAX_THREADS: usize = 100_000;
 
 impl NapiThread {
-    /// Whether it may be a thread of this device, and its NAPI id where the name still has it.
+    /// Whether it may be a thread of this device, and its NAPI id if the name still contains it.
     ///
-    /// The inner `None`: the name was cut. Then another device with the same beginning matches too.
+    /// The inner `None`: the name was cut, so another device with the same prefix matches too.
     pub fn of_device(&self, device: &str) -> Option<Option<u32>> {
         let rest = self.comm.strip_prefix("napi/")?;
         let id = rest.strip_prefix(device).and_then(|r| r.strip_prefix('-'));
@@ -31,13 +31,13 @@ impl NapiThread {
     }
 }
 
-/// All NAPI threads of the node. Empty where the pid namespace has no kernel threads.
+/// All NAPI threads of the node. Empty if the pid namespace has no kernel threads.
 pub fn scan(root: &Root) -> Vec<NapiThread> {
     let names: Vec<(u32, String)> = kernel_threads(root)
         .into_iter()
         .filter_map(|tid| Some((tid, root.read_line(&format!("/proc/{tid}/comm"))?)))
         .collect();
-    // Workers had long names before the others.
+    // kworkers had long names before 5.17 too.
     let is_whole = names.iter().any(|(_, comm)| comm.len() > COMM_LENGTH && !comm.starts_with("kworker/"));
     let polling = names.into_iter().filter(|(_, comm)| comm.starts_with("napi/"));
     polling.map(|(tid, comm)| NapiThread { tid, comm, is_whole }).collect()
@@ -64,21 +64,21 @@ mod tests {
     }
 
     #[test]
-    fn a_name_tells_device_and_id_unless_it_was_cut() {
+    fn a_name_contains_device_and_id_unless_it_was_cut() {
         assert_eq!(of("napi/vb-259", "vb"), Some(Some(259)));
         assert_eq!(of("napi/vb-259", "v"), None);
         assert_eq!(of("napi/a-b-7", "a-b"), Some(Some(7)));
         assert_eq!(of("napi/a-b-7", "a"), None);
-        assert_eq!(of("napi/enp0s31f6-8193", "enp0s31f6"), Some(Some(8193)), "a whole name, as since 5.17");
+        assert_eq!(of("napi/enp0s31f6-8193", "enp0s31f6"), Some(Some(8193)), "a full name, as since 5.17");
         assert_eq!(of("napi/enp0s31f6-", "enp0s31f6"), Some(None), "cut after 15 bytes");
-        assert_eq!(of("napi/eth0-81930", "eth0"), Some(None), "15 bytes: the id may go on");
+        assert_eq!(of("napi/eth0-81930", "eth0"), Some(None), "15 bytes: the id may be cut");
         assert_eq!(of("napi/enp0s31f6n", "enp0s31f6np0"), Some(None));
         assert_eq!(of("napi/enp0s31f6n", "enp0s31f6"), None);
         assert_eq!(of("ksoftirqd/0", "eth0"), None);
     }
 
     #[test]
-    fn a_kernel_that_tells_long_names_tells_them_whole() {
+    fn a_kernel_with_long_names_cuts_none() {
         let threads = |names: &[&str]| {
             let dir = tempfile::tempdir().unwrap();
             for (tid, name) in names.iter().enumerate() {
@@ -87,7 +87,7 @@ mod tests {
             }
             scan(&Root::at(dir.path())).iter().map(|t| t.of_device("ens33")).collect::<Vec<_>>()
         };
-        // As on 5.15 and on 6.1: there the id of a name of 15 bytes may go on, here it does not.
+        // As on 5.15, where the id in a name of 15 bytes may be cut, and on 6.1, where it is not.
         assert_eq!(threads(&["napi/ens33-8193", "rcu_tasks_rude_", "kworker/u16:0-flush-8:0"]), [Some(None)]);
         assert_eq!(threads(&["napi/ens33-8193", "rcu_tasks_rude_kthread"]), [Some(Some(8193))]);
     }

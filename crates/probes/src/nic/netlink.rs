@@ -1,8 +1,8 @@
-//! What the kernel's "netdev" generic netlink family says of queues and NAPIs.
+//! Queues and NAPIs from the kernel's "netdev" generic netlink family.
 //!
-//! `queue-get` and `napi-get` exist since 6.8 (Documentation/netlink/specs/netdev.yaml); both are open to everybody. How much
-//! they tell depends on the driver: it must have called netif_queue_set_napi() for a queue to name its NAPI, and
-//! netif_napi_set_irq() for a NAPI to name its interrupt. virtio_net does the first only, veth neither.
+//! `queue-get` and `napi-get` exist since 6.8 (Documentation/netlink/specs/netdev.yaml); both are unprivileged. How much they
+//! report depends on the driver: it must have called netif_queue_set_napi() for a queue to name its NAPI, and
+//! netif_napi_set_irq() for a NAPI to name its interrupt. virtio_net does only the first, veth neither.
 
 use coroner_evidence::QueueKind;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
@@ -18,13 +18,13 @@ pub struct Queue {
     pub napi: Option<u32>,
 }
 
-/// A NAPI: what polls one or more queues, in softirq or in a thread of its own.
+/// A NAPI polls one or more queues, in softirq context or in its own thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Napi {
     pub ifindex: u32,
     pub id: u32,
     pub irq: Option<u32>,
-    /// Its thread in our pid namespace; 0 if the thread is outside of it.
+    /// Its thread in our pid namespace; 0 if the thread is outside it.
     pub thread: Option<u32>,
     /// Whether the thread does the polling. `None` before 6.17, where a thread may linger after threading was turned off.
     pub threaded: Option<bool>,
@@ -39,7 +39,7 @@ pub struct Netdev {
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// The kernel is older than 6.8, or was built without it.
-    #[error("the kernel has no netdev netlink family with queues (it came with 6.8)")]
+    #[error("the kernel's netdev netlink family does not list queues (needs Linux 6.8)")]
     NoFamily,
     #[error("netdev netlink: {0}")]
     Io(#[from] io::Error),
@@ -78,7 +78,7 @@ pub fn dump() -> Result<Netdev, NetlinkError> {
     let mut connection = Connection::open()?;
     let family = connection.netdev_family()?;
     let mut netdev = Netdev::default();
-    // NAPIs first: a namespace that has none is not worth a second question.
+    // NAPIs first: a namespace without any needs no second query.
     connection.dump(family, NETDEV_CMD_NAPI_GET, |body| {
         if netdev.napis.len() < MAX_ENTRIES {
             netdev.napis.extend(parse_napi(body));
@@ -129,10 +129,10 @@ impl Connection {
         Err(NetlinkError::NoFamily)
     }
 
-    /// Hands the body of each answer to `each`, until the kernel is done.
+    /// Passes the body of each answer to `each`, until the dump ends.
     fn dump(&mut self, family: u16, command: u8, mut each: impl FnMut(&[u8])) -> Result<(), NetlinkError> {
         self.send(&request(family, NLM_F_REQUEST | NLM_F_DUMP, command, &[]))?;
-        // Generic netlink does not set NLM_F_MULTI on these answers, so only NLMSG_DONE tells the end.
+        // Generic netlink does not set NLM_F_MULTI on these answers, so only NLMSG_DONE marks the end.
         loop {
             let received = self.receive()?;
             for message in messages(&self.buffer[..received]) {
@@ -147,7 +147,7 @@ impl Connection {
     }
 
     fn send(&self, message: &[u8]) -> io::Result<()> {
-        // Unbound and without an address: the kernel binds the socket and is itself the receiver.
+        // Unbound and without an address: the kernel binds the socket and is the receiver.
         rustix::net::send(&self.socket, message, SendFlags::empty())?;
         Ok(())
     }
@@ -164,7 +164,7 @@ impl Connection {
     }
 }
 
-/// ENOENT: no such family. EOPNOTSUPP: the family of 6.3 to 6.7, which knows only devices.
+/// ENOENT: no such family. EOPNOTSUPP: the family of 6.3 to 6.7, which only lists devices.
 fn refusal(body: &[u8]) -> NetlinkError {
     match number(body).map(|n| (n as i32).wrapping_neg()) {
         Some(libc::ENOENT | libc::EOPNOTSUPP) => NetlinkError::NoFamily,
@@ -197,7 +197,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 
 struct Message<'a> {
     kind: u16,
-    /// After the netlink header: the generic netlink header and attributes, or an error number.
+    /// The part after the netlink header: generic netlink header and attributes, or an error number.
     body: &'a [u8],
 }
 
@@ -304,18 +304,18 @@ mod tests {
         let in_softirq = body(&[(2, 8197), (1, 2), (3, 145)]);
         let expected = Napi { ifindex: 2, id: 8197, irq: Some(145), thread: None, threaded: None };
         assert_eq!(parse_napi(&in_softirq), Some(expected));
-        assert_eq!(parse_napi(&body(&[(1, 2)])), None, "without an id it is nobody's");
+        assert_eq!(parse_napi(&body(&[(1, 2)])), None, "no id");
     }
 
     #[test]
-    fn a_queue_of_unknown_type_is_left_out() {
+    fn a_queue_of_unknown_type_is_skipped() {
         let queue = Queue { ifindex: 4, kind: QueueKind::Tx, index: 3, napi: Some(257) };
         assert_eq!(parse_queue(&body(&[(1, 3), (3, 1), (2, 4), (4, 257)])), Some(queue));
         assert_eq!(parse_queue(&body(&[(1, 3), (3, 2), (2, 4)])), None);
     }
 
     #[test]
-    fn this_kernel_answers_and_names_the_queues_of_devices_that_are_up() {
+    fn this_kernel_lists_the_queues_of_devices_that_are_up() {
         let netdev = match dump() {
             Ok(netdev) => netdev,
             Err(NetlinkError::NoFamily) => return, // an older kernel; its devices are mapped by name
@@ -340,7 +340,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_asked_can_be_read_back(id in any::<u32>(), ifindex in any::<u32>(), irq in any::<u32>()) {
+        fn requests_can_be_parsed_back(id in any::<u32>(), ifindex in any::<u32>(), irq in any::<u32>()) {
             let mut attributes = attribute(NAPI_ID, &id.to_ne_bytes());
             attributes.extend(attribute(NAPI_IFINDEX, &ifindex.to_ne_bytes()));
             attributes.extend(attribute(NAPI_IRQ, &irq.to_ne_bytes()));

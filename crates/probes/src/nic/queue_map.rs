@@ -1,4 +1,4 @@
-//! The map queue → interrupt or NAPI thread → core, put together from what netlink, interrupts and threads say.
+//! The map queue → interrupt or NAPI thread → core, built from netlink, interrupt names and thread names.
 
 use super::irq_names::{self, NamedIrq, Owner, Serves};
 use super::napi_threads::{self, NapiThread};
@@ -9,11 +9,11 @@ use coroner_evidence::{CoreSet, MapSource, NicQueue, QueueKind};
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// Files of the node that several devices need, each read when first needed.
+/// Files of the node that several devices need, each read on first use.
 #[derive(Debug)]
 pub struct NodeFiles<'a> {
     root: &'a Root,
-    /// Whether interrupts and threads may be told by their names.
+    /// Whether interrupts and threads may be matched by name.
     by_name: bool,
     interrupts: OnceLock<Vec<NamedIrq>>,
     napi_threads: OnceLock<Vec<NapiThread>>,
@@ -55,7 +55,7 @@ impl<'a> NodeFiles<'a> {
 pub struct Subject<'a> {
     pub device: &'a sysfs::Device,
     pub queues: &'a sysfs::Queues,
-    /// What netlink says of all devices in this device's namespace.
+    /// The netlink dump of this device's namespace.
     pub netdev: Option<&'a Netdev>,
     /// Other devices at the same bus address.
     pub siblings: &'a [&'a str],
@@ -64,9 +64,9 @@ pub struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// The NAPIs that netlink knows of this device, in the order in which the driver made them.
+    /// The device's NAPIs according to netlink, in the order in which the driver created them.
     ///
-    /// Ids are given out ascending (net/core/dev.c, `napi_hash_add`), and drivers make them queue by queue.
+    /// Ids ascend (net/core/dev.c, `napi_hash_add`), and drivers create NAPIs queue by queue.
     fn napis(&self) -> Vec<&Napi> {
         let (Some(netdev), Some(ifindex)) = (self.netdev, self.device.ifindex) else { return Vec::new() };
         let mut napis: Vec<&Napi> = netdev.napis.iter().filter(|n| n.ifindex == ifindex).collect();
@@ -78,7 +78,7 @@ impl Subject<'_> {
         napi.thread.is_some() && napi.threaded.or(self.device.threaded).unwrap_or(true)
     }
 
-    /// Whether threads of their own poll the device.
+    /// Whether NAPI threads poll the device.
     pub fn has_napi_threads(&self) -> bool {
         match self.netdev {
             Some(_) => self.napis().iter().any(|napi| self.is_threaded(napi)),
@@ -89,8 +89,8 @@ impl Subject<'_> {
 
 /// The queues of a device and what serves them.
 ///
-/// The queues are those of sysfs. A NAPI thread whose queue cannot be told stands as a queue of its own, of kind
-/// [`QueueKind::Combined`]; so do interrupts for both directions where sysfs shows no queues.
+/// The queues are those of sysfs. A NAPI thread whose queue is unknown is listed as a queue of its own, of kind
+/// [`QueueKind::Combined`]; so are interrupts for both directions if sysfs shows no queues.
 pub fn map(subject: &Subject, files: &NodeFiles) -> Vec<NicQueue> {
     let mut map = Map { queues: Vec::new() };
     for (kind, queues) in [(QueueKind::Rx, &subject.queues.rx), (QueueKind::Tx, &subject.queues.tx)] {
@@ -123,7 +123,7 @@ fn empty(kind: QueueKind, index: u32) -> NicQueue {
     }
 }
 
-/// A thread outside our pid namespace: it polls the queue, and nothing tells where.
+/// A thread outside our pid namespace: it polls the queue, but on an unknown core.
 const UNSEEN_THREAD: u32 = 0;
 
 struct Map {
@@ -153,7 +153,7 @@ impl Map {
                 tell(mine, napi, MapSource::Netlink);
             }
         }
-        // Drivers that never said which NAPI serves which queue (veth): as many NAPIs as receive queues are theirs, in order.
+        // Drivers that do not link queues to NAPIs (veth): if there are as many NAPIs as receive queues, match them in order.
         let unlinked: Vec<&Napi> = napis.into_iter().filter(|n| !linked.contains(&n.id)).collect();
         let mut receive: Vec<&mut NicQueue> =
             self.queues.iter_mut().filter(|q| q.kind == QueueKind::Rx && q.napi_id.is_none()).collect();
@@ -172,15 +172,15 @@ impl Map {
     }
 
     fn by_thread_names(&mut self, subject: &Subject, threads: &[NapiThread]) {
-        // A name that was cut may be another device's. (A whole one may still be of a device with that name in another
-        // network namespace: only netlink can tell.)
+        // A cut name may belong to another device. (Even a full one may belong to a device of that name in another network
+        // namespace; only netlink can tell.)
         let mine = |thread: &NapiThread| match thread.of_device(&subject.device.name)? {
             None if subject.neighbours.iter().any(|other| thread.of_device(other).is_some()) => None,
             id => Some((id, thread.tid)),
         };
         let mut mine: Vec<(Option<u32>, u32)> = threads.iter().filter_map(mine).collect();
         mine.sort_unstable();
-        // Transmit-only NAPIs have no id (netif_napi_add_tx); virtio_net makes one per transmit queue.
+        // Transmit-only NAPIs have no id (netif_napi_add_tx); virtio_net creates one per transmit queue.
         let (transmit, others): (Vec<_>, Vec<_>) = mine.into_iter().partition(|(id, _)| *id == Some(0));
         let mut left = self.one_to_one(QueueKind::Tx, transmit);
         left.extend(self.one_to_one(QueueKind::Rx, others));
@@ -191,7 +191,7 @@ impl Map {
         }
     }
 
-    /// Gives each queue of a kind its thread if there are as many threads and their order is known; else returns the threads.
+    /// Assigns one thread to each queue of a kind if the counts match and the order is known; else returns the threads.
     fn one_to_one(&mut self, kind: QueueKind, threads: Vec<(Option<u32>, u32)>) -> Vec<(Option<u32>, u32)> {
         let queues = self.queues.iter_mut().filter(|q| q.kind == kind);
         let is_ordered = threads.iter().all(|(id, _)| id.is_some_and(|id| id != 0));
@@ -263,7 +263,7 @@ impl Map {
     }
 
     fn finish(&mut self, files: &NodeFiles) {
-        // One interrupt has one NAPI: the thread that receives also reaps what was sent.
+        // One interrupt has one NAPI: the receiving thread also completes transmissions.
         let polled_by: HashMap<u32, (Option<u32>, u32)> = self
             .queues
             .iter()
@@ -279,7 +279,7 @@ impl Map {
         let mut cores_of_irq: HashMap<u32, Option<CoreSet>> = HashMap::new();
         for queue in &mut self.queues {
             if queue.napi_tid == Some(UNSEEN_THREAD) {
-                // The interrupt's cores would be taken for those that the queue needs.
+                // `irq_cores` stays unset, or it would be taken for the cores that the queue needs.
                 queue.napi_tid = None;
                 queue.map = MapSource::Unmapped;
                 continue;
@@ -291,7 +291,7 @@ impl Map {
     }
 }
 
-/// What netlink said stands.
+/// Does not override netlink.
 fn set_irq(queue: &mut NicQueue, irq: u32) {
     if queue.irq.is_none() {
         queue.irq = Some(irq);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn gve_has_its_transmit_blocks_first() {
+    fn gve_lists_transmit_blocks_first() {
         let node = NicTree::new().interrupts(&[
             (40, "gve-ntfy-blk0@pci:0000:00:04.0"),
             (41, "gve-ntfy-blk1@pci:0000:00:04.0"),
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn without_names_nothing_is_claimed() {
+    fn without_names_nothing_is_mapped() {
         let node = NicTree::new().interrupts(&[(20, "Hypervisor"), (21, "eth1-TxRx-0")]);
         let queues = node.map(device("hv_netvsc", Some("f8b3781a-1e82")), 1, 1, None);
         assert_eq!(queues.iter().map(|q| q.map).collect::<Vec<_>>(), [MapSource::Unmapped; 2]);
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn netlink_outranks_names_and_names_fill_what_it_leaves_open() {
+    fn netlink_outranks_names_and_names_fill_its_gaps() {
         let node = NicTree::new().interrupts(&[(38, "virtio2-input.0"), (39, "virtio2-output.0")]);
         let napi = |id, irq| Napi { ifindex: 2, id, irq, thread: None, threaded: Some(false) };
         let rx = Queue { ifindex: 2, kind: QueueKind::Rx, index: 0, napi: Some(257) };
@@ -437,11 +437,11 @@ mod tests {
             assert!(queue.needs_core(1) && !queue.needs_core(5));
         }
         let queues = node.map(device("ena", Some("0000:20:03.0")), 1, 1, None);
-        assert!(queues[0].needs_core(5), "a thread that lingers after threading was turned off polls nothing");
+        assert!(queues[0].needs_core(5), "a thread left over after threading was turned off polls nothing");
     }
 
     #[test]
-    fn threads_whose_queue_cannot_be_told_are_still_shown() {
+    fn threads_with_unknown_queues_are_still_listed() {
         let napi = |id| Napi { ifindex: 2, id, irq: None, thread: Some(id + 1000), threaded: Some(true) };
         let netdev = Netdev { queues: vec![], napis: vec![napi(9), napi(7)] };
         let node = NicTree::new().with("proc/1007/status", "Cpus_allowed_list:\t3\n");

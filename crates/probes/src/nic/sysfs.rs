@@ -1,7 +1,7 @@
 //! Network devices as /sys/class/net shows them.
 //!
-//! A sysfs shows the devices of the network namespace in which it was mounted, so every function here takes the sysfs: `/sys`,
-//! or one of another namespace (see [`super::namespaces`]).
+//! A sysfs shows the devices of the network namespace in which it was mounted, so every function here takes a sysfs: `/sys`, or
+//! that of another namespace (see [`super::namespaces`]).
 
 use crate::root::{ReadError, Root};
 use coroner_evidence::CoreSet;
@@ -11,12 +11,12 @@ use std::io::Read;
 pub struct Device {
     pub name: String,
     pub ifindex: Option<u32>,
-    /// Of hardware only; for others ask ethtool.
+    /// Hardware only; for other devices use ethtool.
     pub driver: Option<String>,
-    /// `None`: no hardware.
+    /// `None`: not hardware.
     pub bus: Option<String>,
     pub up: Option<bool>,
-    /// Whether threads of their own poll the queues. `None` before 5.12.
+    /// Whether NAPI threads poll the queues. `None` before 5.12.
     pub threaded: Option<bool>,
     /// Interrupts of a PCI device.
     pub msi_irqs: Vec<u32>,
@@ -35,7 +35,7 @@ pub struct Queue {
     pub steering: Option<CoreSet>,
 }
 
-/// No device has more queues of a kind (netdev_alloc limits are far below).
+/// No device has more queues of one kind (netdev_alloc limits are far below).
 const MAX_QUEUES: usize = 4096;
 
 /// The devices of a sysfs without `lo`, sorted by name, at most `limit`: hardware first.
@@ -50,7 +50,7 @@ pub fn devices(sys: &Root, limit: usize) -> Result<Vec<Device>, ReadError> {
     Ok(devices)
 }
 
-/// `None` for what is no device: `bonding_masters` is a file.
+/// `None` if it is not a device: `bonding_masters` is a file.
 fn identify(sys: &Root, name: String) -> Option<Device> {
     let path = sys.path(&format!("class/net/{name}"));
     if !path.is_dir() {
@@ -67,7 +67,7 @@ fn describe(sys: &Root, device: &mut Device) {
     device.ifindex = line("ifindex").and_then(|l| l.parse().ok());
     device.threaded = line("threaded").and_then(|l| l.parse::<u32>().ok()).map(|n| n != 0);
     let administratively = line("flags").and_then(|l| parse_hex(&l)).map(|flags| flags & libc::IFF_UP as u64 != 0);
-    // `unknown` is what virtual devices without carrier detection say.
+    // Virtual devices without carrier detection report `unknown`.
     device.up = match line("operstate").as_deref() {
         Some("up") => Some(true),
         Some("unknown") | None => administratively,
@@ -81,7 +81,7 @@ fn describe(sys: &Root, device: &mut Device) {
     }
 }
 
-/// The queues in use (the kernel shows as many as are configured), with where packets are steered.
+/// The queues in use (the kernel shows as many as are configured), with their packet steering.
 pub fn queues(sys: &Root, device: &str) -> Queues {
     let mut queues = Queues { rx: Vec::new(), tx: Vec::new() };
     let base = format!("class/net/{device}/queues");
@@ -101,7 +101,7 @@ pub fn queues(sys: &Root, device: &str) -> Queues {
     queues
 }
 
-/// The statistics worth watching: traffic, errors, and drops with their place.
+/// The statistics worth watching: traffic, errors, and where packets were dropped.
 pub const STATISTICS: &[&str] = &[
     "rx_packets",
     "tx_packets",
@@ -132,7 +132,7 @@ pub fn tx_timeouts(sys: &Root, device: &str, queues: &[u32]) -> Vec<Option<u64>>
     queues.iter().map(value).collect()
 }
 
-/// Open, one read, close: there may be hundreds of these files to read every second.
+/// Open, one read, close: there may be hundreds of these files per second.
 fn read_number(sys: &Root, path: &str) -> Option<u64> {
     let mut buffer = [0; 32];
     let length = std::fs::File::open(sys.path(path)).ok()?.read(&mut buffer).ok()?;
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_nodes_devices_are_those_of_sys_class_net() {
+    fn lists_this_nodes_devices() {
         let sys = Root::at("/sys");
         let Ok(listed) = sys.list("class/net") else { return };
         let devices = devices(&sys, usize::MAX).unwrap();

@@ -1,4 +1,4 @@
-//! The reader on the node it runs on, and on trees that describe other nodes.
+//! The reader on this node, and on trees that describe other nodes.
 
 use super::*;
 use crate::root::now;
@@ -6,15 +6,15 @@ use coroner_evidence::{CoreSet, NicQueue, QueueKind};
 use std::fs;
 use std::process::Command;
 
-/// Network namespaces with a veth pair between them, gone at the end of the test however it ends.
+/// Two network namespaces joined by a veth pair, removed at the end of the test however it ends.
 struct VethPair {
     names: [String; 2],
-    /// The device in the second namespace; no other test has one of this name.
+    /// The device in the second namespace; the name is unique to the test.
     device: String,
 }
 
 impl VethPair {
-    /// The device in the second namespace polls in threads.
+    /// The device in the second namespace uses NAPI threads.
     fn threaded(queues: u32) -> VethPair {
         let unique = format!("{}-{}", std::process::id(), now().0 % 1_000_000);
         let names = [format!("coroner-a-{unique}"), format!("coroner-b-{unique}")];
@@ -27,7 +27,7 @@ impl VethPair {
         run(format!("ip link add va netns {a} {n} type veth peer name {vb} netns {b} {n}"));
         run(format!("ip -n {a} link set va up"));
         run(format!("ip -n {b} link set {vb} up"));
-        // A veth has NAPIs only where it has GRO (or XDP).
+        // A veth has NAPIs only with GRO (or XDP).
         run(format!("ip netns exec {b} ethtool -K {vb} gro on"));
         run(format!("ip netns exec {b} sh -c 'echo 1 > /sys/class/net/{vb}/threaded'"));
         wait_until("the link is up", || {
@@ -49,7 +49,7 @@ impl Drop for VethPair {
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_secs(180);
     while !condition() {
-        assert!(std::time::Instant::now() < deadline, "waited in vain until {what}");
+        assert!(std::time::Instant::now() < deadline, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -76,7 +76,7 @@ fn look(method: MapMethod) -> Evidence {
 }
 
 #[test]
-fn hardware_of_this_node_has_the_cores_that_proc_irq_says() {
+fn cores_of_this_nodes_hardware_agree_with_proc_irq() {
     let evidence = look(MapMethod::Best);
     for nic in evidence.nics.iter().filter(|n| n.bus.is_some()) {
         assert!(nic.driver.is_some() && !nic.queues.is_empty(), "{nic:?}");
@@ -92,7 +92,7 @@ fn hardware_of_this_node_has_the_cores_that_proc_irq_says() {
 }
 
 #[test]
-fn a_virtio_card_is_mapped_by_either_method_to_the_interrupt_of_its_name() {
+fn both_methods_map_a_virtio_card_to_the_interrupt_with_its_name() {
     let interrupts = fs::read_to_string("/proc/interrupts").unwrap();
     let irq_of = |name: String| {
         let line = interrupts.lines().find(|line| line.ends_with(&format!(" {name}")))?;
@@ -113,7 +113,7 @@ fn a_virtio_card_is_mapped_by_either_method_to_the_interrupt_of_its_name() {
 }
 
 #[test]
-fn a_thread_that_polls_in_another_namespace_is_found_with_its_core() {
+fn a_napi_thread_in_another_namespace_is_found_with_its_core() {
     if !can_make_namespaces() {
         return;
     }
@@ -124,7 +124,7 @@ fn a_thread_that_polls_in_another_namespace_is_found_with_its_core() {
         .iter()
         .last()
         .unwrap();
-    // The threads' ids by their name, not by what the reader says.
+    // Thread ids by name, independent of the reader.
     let threads: Vec<u32> = napi_threads::scan(&Root::live())
         .into_iter()
         .filter(|t| t.comm.starts_with(&format!("napi/{}-", pair.device)))
@@ -165,7 +165,7 @@ fn a_thread_that_polls_in_another_namespace_is_found_with_its_core() {
         assert_eq!(evidence.counters.last(Source::TxTimeout, &subject, "tx-1"), Some(0));
     }
     assert_eq!(fs::read_link("/proc/thread-self/ns/net").unwrap(), own);
-    // Nothing of ours holds the namespace: its devices are gone when its name is.
+    // We hold no reference to the namespace: its devices are gone once its name is removed.
     let comm = format!("/proc/{}/comm", threads[0]);
     drop(pair);
     wait_until("the namespace is gone", || !fs::read_to_string(&comm).is_ok_and(|comm| comm.starts_with("napi/vb")));
@@ -194,19 +194,19 @@ fn counters_agree_with_ethtool_and_sysfs() {
                     assert!(ours <= value, "{name}: {ours} then {value}");
                     compared += 1;
                 }
-                None => assert!(value == 0 || value < 1000, "{name} = {value} was passed over"),
+                None => assert!(value == 0 || value < 1000, "{name} = {value} was skipped"),
             }
         }
         assert!(compared > 0, "{said}");
     }
-    // A second look says nothing of what did not move.
+    // A second look records only what changed.
     let mut second = Evidence::default();
     reader.look_counters(now(), &mut second);
     assert_eq!(second.counters.last(Source::TxTimeout, "eth0", "tx-0"), None);
 }
 
 #[test]
-fn a_tree_of_another_node_is_described_by_names() {
+fn devices_of_a_tree_are_mapped_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let write = |path: &str, text: &str| {
         let path = dir.path().join(path);
@@ -239,7 +239,7 @@ fn a_tree_of_another_node_is_described_by_names() {
     write("sys/class/net/veth1/queues/rx-0/rps_cpus", "1\n");
     write("sys/class/net/lo/flags", "0x9\n");
     write("sys/class/net/bonding_masters", "\n");
-    // The device was renamed after its driver had asked for the interrupt.
+    // The device was renamed after its driver requested the interrupt.
     write("proc/interrupts", "  CPU0\n 61:  9  PCI-MSI 1-edge  eth0-Tx-Rx-0\n");
     write("proc/irq/61/smp_affinity_list", "39\n");
     let mut evidence = Evidence::default();
@@ -259,7 +259,7 @@ fn a_tree_of_another_node_is_described_by_names() {
 }
 
 #[test]
-fn a_node_without_sysfs_is_not_a_node_without_devices() {
+fn missing_sysfs_is_unseen_not_no_devices() {
     let dir = tempfile::tempdir().unwrap();
     let mut evidence = Evidence::default();
     NicReader::new(Root::at(dir.path())).look_map(Time::from_secs(1), &mut evidence);
@@ -267,13 +267,13 @@ fn a_node_without_sysfs_is_not_a_node_without_devices() {
 }
 
 #[test]
-fn a_reader_can_move_to_another_thread() {
+fn a_reader_is_send() {
     fn is_send<T: Send>() {}
     is_send::<NicReader>();
 }
 
 #[test]
-fn a_card_whose_driver_names_nothing_is_said_to_be_unmapped() {
+fn a_card_whose_queues_cannot_be_mapped_is_unseen() {
     let dir = tempfile::tempdir().unwrap();
     let eth0 = dir.path().join("sys/class/net/eth0");
     fs::create_dir_all(eth0.join("queues/rx-0")).unwrap();
@@ -293,7 +293,7 @@ fn devices_of_a_namespace_that_may_not_be_entered_are_unseen() {
         return;
     }
     let pair = VethPair::threaded(1);
-    // A thread without CAP_SYS_ADMIN; capabilities are a thread's own.
+    // A thread without CAP_SYS_ADMIN; capabilities are per thread.
     let evidence = std::thread::spawn(|| {
         use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
         let mut sets = capabilities(None).unwrap();

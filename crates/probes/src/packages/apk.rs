@@ -1,20 +1,20 @@
-//! apk of Alpine: one text file. `P:` name, `V:` version, `F:` directory, `R:` file in it; an empty line ends a package.
+//! Alpine's apk: one text file. `P:` name, `V:` version, `F:` directory, `R:` file in it; an empty line ends a package.
 
 use std::collections::HashMap;
 use std::io;
 
 use coroner_evidence::Package;
 
-use super::Wanted;
+use super::PathSet;
 use crate::tree::{Tree, is_absent};
 
 pub const INSTALLED: &str = "/lib/apk/db/installed";
-/// Since Alpine merged /usr.
+/// Since merged /usr.
 pub const INSTALLED_MERGED: &str = "/usr/lib/apk/db/installed";
 
 const MAX: u64 = 256 << 20;
 
-pub fn find(tree: &Tree, wanted: &Wanted, owners: &mut HashMap<String, Package>) -> io::Result<()> {
+pub fn find(tree: &Tree, wanted: &PathSet, owners: &mut HashMap<String, Package>) -> io::Result<()> {
     let bytes = match tree.read(INSTALLED, MAX) {
         Err(e) if is_absent(&e) => tree.read(INSTALLED_MERGED, MAX)?,
         other => other?,
@@ -23,7 +23,7 @@ pub fn find(tree: &Tree, wanted: &Wanted, owners: &mut HashMap<String, Package>)
     Ok(())
 }
 
-fn parse(text: &str, wanted: &Wanted, owners: &mut HashMap<String, Package>) {
+fn parse(text: &str, wanted: &PathSet, owners: &mut HashMap<String, Package>) {
     let (mut name, mut version, mut directory) = (String::new(), None, String::new());
     for line in text.lines() {
         let Some((key, value)) = line.split_once(':') else {
@@ -51,12 +51,12 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_file_has_its_package() {
+    fn finds_the_package_of_a_file() {
         let text =
             "C:Q1\nP:musl\nV:1.2\nF:lib\nR:libc.so\n\nP:agent\nV:3-r0\nF:usr/lib/systemd/system\nR:agent.service\n";
         let mut owners = HashMap::new();
         let path = "/usr/lib/systemd/system/agent.service".to_owned();
-        parse(text, &Wanted::new(std::slice::from_ref(&path)), &mut owners);
+        parse(text, &PathSet::new(std::slice::from_ref(&path)), &mut owners);
         let package = Package { name: "agent".into(), version: Some("3-r0".into()), manager: "apk".into() };
         assert_eq!(owners, HashMap::from([(path, package)]));
     }
@@ -64,7 +64,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text(text in "([PVFR]:|\n|[a-z/]){0,60}") {
-            parse(&text, &Wanted::new(&["/a".to_owned()]), &mut HashMap::new());
+            parse(&text, &PathSet::new(&["/a".to_owned()]), &mut HashMap::new());
         }
     }
 }

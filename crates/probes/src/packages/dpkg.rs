@@ -1,12 +1,12 @@
-//! dpkg: which files a package has is in /var/lib/dpkg/info/NAME.list, its version in /var/lib/dpkg/status. Distroless images
-//! have one file each in status.d instead, and md5sums in place of lists.
+//! dpkg: the files of a package are listed in /var/lib/dpkg/info/NAME.list, its version is in /var/lib/dpkg/status. Distroless
+//! images instead have one file per package in status.d, and md5sums in place of lists.
 
 use std::collections::HashMap;
 use std::io;
 
 use coroner_evidence::Package;
 
-use super::Wanted;
+use super::PathSet;
 use crate::tree::{Tree, is_absent};
 
 const INFO: &str = "/var/lib/dpkg/info";
@@ -14,9 +14,9 @@ const STATUS: &str = "/var/lib/dpkg/status";
 const STATUS_D: &str = "/var/lib/dpkg/status.d";
 const MAX_LIST: u64 = 64 << 20;
 
-pub fn find(tree: &Tree, wanted: &Wanted, owners: &mut HashMap<String, Package>) -> io::Result<()> {
+pub fn find(tree: &Tree, wanted: &PathSet, owners: &mut HashMap<String, Package>) -> io::Result<()> {
     let mut found: Vec<(String, String)> = Vec::new();
-    // One file that cannot be read hides the owners in it, not all others.
+    // An unreadable file must not hide the owners in all others.
     let mut unread: Option<io::Error> = None;
     match tree.list(INFO) {
         Ok(entries) => {
@@ -60,7 +60,7 @@ pub fn find(tree: &Tree, wanted: &Wanted, owners: &mut HashMap<String, Package>)
 fn paths_in(
     bytes: &[u8],
     path_of: impl Fn(&str) -> Option<&str>,
-    wanted: &Wanted,
+    wanted: &PathSet,
     package: &str,
     found: &mut Vec<(String, String)>,
 ) {
@@ -99,7 +99,7 @@ mod tests {
         #[test]
         fn any_text(bytes in prop::collection::vec(any::<u8>(), 0..200), text in "(Package: |Version: |\n|[a-z]){0,40}") {
             let mut found = Vec::new();
-            paths_in(&bytes, |l| l.split_once("  ").map(|(_, p)| p), &Wanted::new(&["/a".to_owned()]), "p", &mut found);
+            paths_in(&bytes, |l| l.split_once("  ").map(|(_, p)| p), &PathSet::new(&["/a".to_owned()]), "p", &mut found);
             read_status(&text, &mut HashMap::new());
         }
     }

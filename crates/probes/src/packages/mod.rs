@@ -1,5 +1,5 @@
-//! Which package brought a file, from the package databases on disk: dpkg, rpm (sqlite, ndb, Berkeley DB), apk, and snaps by
-//! the names of their units. Only the asked paths are looked up, and no tool of the node is run.
+//! Which package a file belongs to, from the package databases on disk: dpkg, rpm (sqlite, ndb, Berkeley DB), apk, and snaps by
+//! the names of their units. Only the requested paths are looked up, and no program is run.
 
 mod apk;
 mod dpkg;
@@ -13,12 +13,12 @@ use std::io;
 
 use coroner_evidence::{Package, UnitFile, Unseen, probe};
 
-use crate::tree::{Kind, Place, Tree, base_name, is_absent};
+use crate::tree::{FileKind, ResolvedPath, Tree, base_name, is_absent};
 
 /// Databases larger than this are not read.
 const MAX_DATABASE: u64 = 1 << 30;
 
-/// Owners by path.
+/// The packages that own the files.
 #[derive(Debug, Default)]
 pub struct Owners {
     pub by_path: HashMap<String, Package>,
@@ -27,18 +27,18 @@ pub struct Owners {
     pub unseen: Vec<Unseen>,
 }
 
-/// Names that a database may know a path by: distributions that merged /usr still list /lib/… for some packages.
+/// The requested paths and their other spellings: distributions with merged /usr still list /lib/… for some packages.
 #[derive(Debug, Default)]
-struct Wanted {
-    /// Each spelling → the path that was asked for.
+struct PathSet {
+    /// Each spelling → the requested path.
     paths: HashMap<String, String>,
-    /// How they end: a handful, `.service` and its like, that most lines of a database do not end in.
+    /// Their endings: a handful, such as `.service`, that most lines of a database do not have.
     endings: Vec<[u8; 4]>,
 }
 
-impl Wanted {
-    fn new(paths: &[String]) -> Wanted {
-        let mut wanted = Wanted::default();
+impl PathSet {
+    fn new(paths: &[String]) -> PathSet {
+        let mut wanted = PathSet::default();
         for path in paths {
             wanted.paths.insert(path.clone(), path.clone());
             for top in ["/lib", "/lib64", "/bin", "/sbin"] {
@@ -48,7 +48,7 @@ impl Wanted {
                     (_, Some(rest)) if rest.starts_with('/') => format!("{merged}{rest}"),
                     _ => continue,
                 };
-                // The path as it was asked for comes first.
+                // The requested spelling has priority.
                 wanted.paths.entry(other).or_insert_with(|| path.clone());
             }
         }
@@ -62,7 +62,7 @@ impl Wanted {
         wanted
     }
 
-    /// Whether a path can be one of these at all, for a fraction of the price of looking it up.
+    /// A cheap check whether a path can be one of these at all.
     fn may_be(&self, path: &[u8]) -> bool {
         path.last_chunk().is_none_or(|ending| self.endings.contains(ending))
     }
@@ -74,9 +74,9 @@ impl Wanted {
 
 /// Finds the owners of these absolute paths.
 pub fn find(tree: &Tree, paths: &[String]) -> Owners {
-    let wanted = Wanted::new(paths);
+    let wanted = PathSet::new(paths);
     let mut owners = Owners::default();
-    type Reader = fn(&Tree, &Wanted, &mut HashMap<String, Package>) -> io::Result<()>;
+    type Reader = fn(&Tree, &PathSet, &mut HashMap<String, Package>) -> io::Result<()>;
     let databases: [(&str, &[&str], Reader); 6] = [
         ("dpkg", &["/var/lib/dpkg/status", "/var/lib/dpkg/status.d"], dpkg::find),
         ("rpm", rpm_sqlite::PATHS, rpm_sqlite::find),
@@ -100,20 +100,20 @@ pub fn find(tree: &Tree, paths: &[String]) -> Owners {
         owners.unseen.push(Unseen {
             about: None,
             probe: probe::PACKAGES.to_owned(),
-            what: "which packages brought the units".to_owned(),
-            why: "no database of dpkg, rpm or apk is here".to_owned(),
-            how_to_see: "nothing to do if the image was made without a package manager".to_owned(),
+            what: "which packages the units belong to".to_owned(),
+            why: "no dpkg, rpm or apk database found".to_owned(),
+            how_to_see: "nothing to do if the image was built without a package manager".to_owned(),
         });
     }
     owners
 }
 
-/// Reads each of these databases that is there, once if several paths lead to it.
-fn each_database(tree: &Tree, paths: &[&str], mut read: impl FnMut(&Place) -> io::Result<()>) -> io::Result<()> {
+/// Reads each of these databases that exists, once even if several paths lead to it.
+fn each_database(tree: &Tree, paths: &[&str], mut read: impl FnMut(&ResolvedPath) -> io::Result<()>) -> io::Result<()> {
     let mut done = Vec::new();
     for path in paths {
         let Ok(place) = tree.find(path) else { continue };
-        if place.kind != Kind::File || done.contains(&place.path) {
+        if place.kind != FileKind::File || done.contains(&place.path) {
             continue;
         }
         if place.bytes > MAX_DATABASE {
@@ -129,18 +129,18 @@ fn unseen(database: &str, why: &str) -> Unseen {
     Unseen {
         about: None,
         probe: probe::PACKAGES.to_owned(),
-        what: "which packages brought the units".to_owned(),
-        why: format!("the database of {database}: {why}"),
+        what: "which packages the units belong to".to_owned(),
+        why: format!("{database} database: {why}"),
         how_to_see: match database {
-            "rpm" => "ask it itself: rpm --root DIR -qf FILE",
-            "dpkg" => "ask it itself: dpkg --root=DIR -S FILE",
+            "rpm" => "rpm --root DIR -qf FILE",
+            "dpkg" => "dpkg --root=DIR -S FILE",
             _ => "run as root",
         }
         .to_owned(),
     }
 }
 
-/// Fills in the packages of units; what could not be seen is returned.
+/// Fills in the packages of units and returns what could not be seen.
 pub fn name_packages(tree: &Tree, units: &mut [UnitFile]) -> Vec<Unseen> {
     let mut paths: Vec<String> = units.iter().filter_map(|u| u.path.clone()).collect();
     paths.sort_unstable();
@@ -154,7 +154,7 @@ pub fn name_packages(tree: &Tree, units: &mut [UnitFile]) -> Vec<Unseen> {
     owners.unseen
 }
 
-/// snapd writes the units of snaps itself: `snap.NAME.APP.service`. The revision stands for the version.
+/// snapd generates the units of snaps: `snap.NAME.APP.service`. The revision is used as the version.
 fn snap_of(tree: &Tree, path: &str, known: &mut BTreeMap<String, Option<String>>) -> Option<Package> {
     let name = base_name(path).strip_prefix("snap.")?.split('.').next()?.to_owned();
     let version = known.entry(name.clone()).or_insert_with(|| {

@@ -1,5 +1,5 @@
-//! rpm's database in Berkeley DB (/var/lib/rpm/Packages), of distributions before rpm 4.16 such as Amazon Linux 2, CentOS 7 and 8:
-//! a hash of pages, whose values lie on chains of overflow pages (Berkeley DB's dbinc/db_page.h).
+//! rpm's Berkeley DB (/var/lib/rpm/Packages), used before rpm 4.16, e.g. by Amazon Linux 2, CentOS 7 and 8: hash pages, whose values
+//! are stored in chains of overflow pages (Berkeley DB's dbinc/db_page.h).
 
 use std::collections::HashMap;
 use std::io;
@@ -7,27 +7,27 @@ use std::io;
 use coroner_evidence::Package;
 
 use super::rpm_ndb::ReadAt;
-use super::{Wanted, each_database, invalid, rpm_header};
+use super::{PathSet, each_database, invalid, rpm_header};
 use crate::tree::Tree;
 
 pub const PATHS: &[&str] = &["/var/lib/rpm/Packages", "/usr/lib/sysimage/rpm/Packages"];
 
 const HASH_MAGIC: u32 = 0x0006_1561;
 const PAGE_HEADER: usize = 26;
-/// Kinds of pages.
+/// Page types.
 const HASH_UNSORTED: u8 = 2;
 const OVERFLOW: u8 = 7;
 const HASH: u8 = 13;
-/// Kinds of entries.
+/// Entry types.
 const KEY_DATA: u8 = 1;
 const OFF_PAGE: u8 = 3;
 const MAX_BLOB: u32 = 256 << 20;
 
-pub fn find(tree: &Tree, wanted: &Wanted, owners: &mut HashMap<String, Package>) -> io::Result<()> {
+pub fn find(tree: &Tree, wanted: &PathSet, owners: &mut HashMap<String, Package>) -> io::Result<()> {
     each_database(tree, PATHS, |place| find_in(&tree.open_place(place)?, place.bytes, wanted, owners))
 }
 
-/// Numbers have the byte order of the machine that wrote them.
+/// Numbers are in the byte order of the machine that wrote them.
 #[derive(Debug, Clone, Copy)]
 struct Order {
     big: bool,
@@ -45,14 +45,14 @@ impl Order {
     }
 }
 
-fn find_in(file: &impl ReadAt, bytes: u64, wanted: &Wanted, owners: &mut HashMap<String, Package>) -> io::Result<()> {
+fn find_in(file: &impl ReadAt, bytes: u64, wanted: &PathSet, owners: &mut HashMap<String, Package>) -> io::Result<()> {
     let damaged = || invalid("the database is damaged");
     let mut meta = [0; 72];
     file.read_at_exactly(&mut meta, 0)?;
     let order = [Order { big: false }, Order { big: true }]
         .into_iter()
         .find(|o| o.u32(&meta, 12) == Some(HASH_MAGIC))
-        .ok_or_else(|| invalid("this is not a hash of Berkeley DB"))?;
+        .ok_or_else(|| invalid("not a Berkeley DB hash"))?;
     let page_size = order.u32(&meta, 20).ok_or_else(damaged)? as usize;
     if !(512..=65536).contains(&page_size) || !page_size.is_power_of_two() {
         return Err(damaged());
@@ -63,7 +63,7 @@ fn find_in(file: &impl ReadAt, bytes: u64, wanted: &Wanted, owners: &mut HashMap
     let last = order.u32(&meta, 32).ok_or_else(damaged)?;
     let pages = u64::from(last).saturating_add(1).min(bytes / page_size as u64);
     let mut page = vec![0; page_size];
-    // Each page belongs to one chain: no more of them than the file has.
+    // Each page belongs to one chain, so all chains together cannot exceed the file.
     let mut overflow_left = pages;
     for number in 0..pages {
         file.read_at_exactly(&mut page, number * page_size as u64)?;
@@ -71,7 +71,7 @@ fn find_in(file: &impl ReadAt, bytes: u64, wanted: &Wanted, owners: &mut HashMap
             continue;
         }
         let entries = order.u16(&page, 20).ok_or_else(damaged)? as usize;
-        // Keys and values take turns.
+        // Keys and values alternate.
         for value in (1..entries).step_by(2) {
             let at = order.u16(&page, PAGE_HEADER + value * 2).ok_or_else(damaged)? as usize;
             let end = order.u16(&page, PAGE_HEADER + (value - 1) * 2).ok_or_else(damaged)? as usize;
@@ -83,7 +83,7 @@ fn find_in(file: &impl ReadAt, bytes: u64, wanted: &Wanted, owners: &mut HashMap
                 Some(&KEY_DATA) => page.get(at + 1..end).ok_or_else(damaged)?.to_vec(),
                 _ => continue,
             };
-            // The entry 0 holds only the number of the next package.
+            // Entry 0 holds only the number of the next package.
             if blob.len() > 8 {
                 rpm_header::find(&blob, wanted, owners)?;
             }
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// One hash page whose values lie on overflow pages.
+    /// One hash page with values on overflow pages.
     fn database(blobs: &[Vec<u8>]) -> Vec<u8> {
         const PAGE: usize = 512;
         let mut pages: Vec<Vec<u8>> = vec![vec![0; PAGE], vec![0; PAGE]];
@@ -185,18 +185,18 @@ mod tests {
         let file = database(&blobs);
         let mut owners = HashMap::new();
         let path = "/usr/lib/systemd/system/agent.service".to_owned();
-        find_in(&file, file.len() as u64, &Wanted::new(std::slice::from_ref(&path)), &mut owners).unwrap();
+        find_in(&file, file.len() as u64, &PathSet::new(std::slice::from_ref(&path)), &mut owners).unwrap();
         assert_eq!((owners[&path].name.as_str(), owners[&path].version.as_deref()), ("agent", Some("2.0-3")));
     }
 
     #[test]
-    fn a_chain_in_a_circle_ends() {
+    fn a_circular_chain_ends() {
         let mut file = database(&[rpm_header::tests::header("a", "1", "1", &["/etc/x"])]);
-        // The first overflow page leads to itself.
+        // The first overflow page points to itself.
         file[2 * 512 + 16..2 * 512 + 20].copy_from_slice(&2u32.to_le_bytes());
         file[2 * 512 + 22..2 * 512 + 24].copy_from_slice(&0u16.to_le_bytes());
         let bytes = file.len() as u64;
-        assert!(find_in(&file, bytes, &Wanted::default(), &mut HashMap::new()).is_err());
+        assert!(find_in(&file, bytes, &PathSet::default(), &mut HashMap::new()).is_err());
     }
 
     proptest! {
@@ -209,7 +209,7 @@ mod tests {
                 }
             }
             let bytes = file.len() as u64;
-            let _ = find_in(&file, bytes, &Wanted::new(&["/etc/x".to_owned()]), &mut HashMap::new());
+            let _ = find_in(&file, bytes, &PathSet::new(&["/etc/x".to_owned()]), &mut HashMap::new());
         }
     }
 }

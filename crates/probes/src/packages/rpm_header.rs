@@ -1,11 +1,11 @@
-//! The header of an installed package as rpm keeps it in its database (rpm's docs/manual/hregions.md, lib/header.c): two counts,
+//! The header of an installed package in rpm's database (rpm's docs/manual/hregions.md, lib/header.c): two counts,
 //! an index of 16-byte entries (tag, type, offset, count; all big-endian), and the data they point into.
 
 use super::invalid;
 use std::collections::HashMap;
 use std::io;
 
-use super::Wanted;
+use super::PathSet;
 use coroner_evidence::Package;
 
 const NAME: u32 = 1000;
@@ -15,7 +15,7 @@ const EPOCH: u32 = 1003;
 const DIR_INDEXES: u32 = 1116;
 const BASE_NAMES: u32 = 1117;
 const DIR_NAMES: u32 = 1118;
-/// Full paths, of packages older than rpm 4.
+/// Full paths, in packages older than rpm 4.
 const OLD_FILE_NAMES: u32 = 1027;
 
 const INT32: u32 = 4;
@@ -37,19 +37,19 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
 
 impl<'a> Header<'a> {
     fn parse(blob: &'a [u8]) -> io::Result<Header<'a>> {
-        let counts = be32(blob, 0).zip(be32(blob, 4)).ok_or_else(|| invalid("a header of a package is cut short"))?;
+        let counts = be32(blob, 0).zip(be32(blob, 4)).ok_or_else(|| invalid("a package header is truncated"))?;
         let (tags, bytes) = (counts.0 as usize, counts.1 as usize);
         if tags > MAX_TAGS || bytes > MAX_DATA {
-            return Err(invalid("a header of a package has impossible sizes"));
+            return Err(invalid("a package header has impossible sizes"));
         }
         let data_at = 8 + tags * 16;
         match (blob.get(8..data_at), blob.get(data_at..data_at + bytes)) {
             (Some(index), Some(data)) => Ok(Header { index, data }),
-            _ => Err(invalid("a header of a package is cut short")),
+            _ => Err(invalid("a package header is truncated")),
         }
     }
 
-    /// Type, data from its offset on, and count.
+    /// Type, data starting at its offset, and count.
     fn entry(&self, tag: u32) -> Option<(u32, &'a [u8], usize)> {
         for entry in self.index.chunks_exact(16) {
             if be32(entry, 0) == Some(tag) {
@@ -91,11 +91,11 @@ fn until_nul(data: &[u8]) -> &[u8] {
 }
 
 /// Looks for wanted files in one package.
-pub fn find(blob: &[u8], wanted: &Wanted, owners: &mut HashMap<String, Package>) -> io::Result<()> {
+pub fn find(blob: &[u8], wanted: &PathSet, owners: &mut HashMap<String, Package>) -> io::Result<()> {
     let header = Header::parse(blob)?;
     let mut found = Vec::new();
     let directories = header.texts(DIR_NAMES);
-    // Most packages have no unit: their directories tell before any path is put together.
+    // Most packages have no unit; checking their directories first avoids building every path.
     let of_interest: Vec<bool> = directories
         .iter()
         .map(|d| wanted.paths.keys().any(|p| p.as_bytes().strip_prefix(*d).is_some_and(|rest| !rest.contains(&b'/'))))
@@ -175,12 +175,12 @@ pub mod tests {
 
     fn owner(blob: &[u8], path: &str) -> Option<Package> {
         let mut owners = HashMap::new();
-        find(blob, &Wanted::new(&[path.to_owned()]), &mut owners).unwrap();
+        find(blob, &PathSet::new(&[path.to_owned()]), &mut owners).unwrap();
         owners.remove(path)
     }
 
     #[test]
-    fn a_file_has_its_package() {
+    fn finds_the_package_of_a_file() {
         let blob =
             header("ecs-init", "1.86.3", "1.amzn2023", &["/etc/ecs/ecs.config", "/usr/lib/systemd/system/ecs.service"]);
         let package =
@@ -193,7 +193,7 @@ pub mod tests {
     proptest! {
         #[test]
         fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = find(&bytes, &Wanted::new(&["/a/b".to_owned()]), &mut HashMap::new());
+            let _ = find(&bytes, &PathSet::new(&["/a/b".to_owned()]), &mut HashMap::new());
         }
 
         #[test]
@@ -202,7 +202,7 @@ pub mod tests {
             if let Some(b) = blob.get_mut(at) {
                 *b = byte;
             }
-            let _ = find(&blob, &Wanted::new(&["/a/b".to_owned()]), &mut HashMap::new());
+            let _ = find(&blob, &PathSet::new(&["/a/b".to_owned()]), &mut HashMap::new());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! rpm's own database format "ndb" (rpm's lib/backend/ndb/rpmpkg.c), of SUSE: pages of 16-byte slots at the front say where each
-//! package's blob lies. All numbers are little-endian.
+//! rpm's own database format "ndb" (rpm's lib/backend/ndb/rpmpkg.c), used by SUSE: pages of 16-byte slots at the front give the
+//! location of each package's blob. All numbers are little-endian.
 
 use std::collections::HashMap;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use coroner_evidence::Package;
 
-use super::{Wanted, each_database, invalid, rpm_header};
+use super::{PathSet, each_database, invalid, rpm_header};
 use crate::tree::Tree;
 
 pub const PATHS: &[&str] = &["/usr/lib/sysimage/rpm/Packages.db", "/var/lib/rpm/Packages.db"];
@@ -25,18 +25,18 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-pub fn find(tree: &Tree, wanted: &Wanted, owners: &mut HashMap<String, Package>) -> io::Result<()> {
+pub fn find(tree: &Tree, wanted: &PathSet, owners: &mut HashMap<String, Package>) -> io::Result<()> {
     each_database(tree, PATHS, |place| find_in(&tree.open_place(place)?, wanted, owners))
 }
 
-fn find_in(file: &impl ReadAt, wanted: &Wanted, owners: &mut HashMap<String, Package>) -> io::Result<()> {
+fn find_in(file: &impl ReadAt, wanted: &PathSet, owners: &mut HashMap<String, Package>) -> io::Result<()> {
     let mut header = [0; 32];
     file.read_at_exactly(&mut header, 0)?;
     if !header.starts_with(HEADER_MAGIC) {
-        return Err(invalid("this is not a database of rpm's format ndb"));
+        return Err(invalid("not an rpm ndb database"));
     }
     if le32(&header, 4) != 0 {
-        return Err(invalid("a newer version of the format ndb"));
+        return Err(invalid("unsupported version of the ndb format"));
     }
     let pages = le32(&header, 12);
     if pages == 0 || pages > MAX_SLOT_PAGES {
@@ -44,7 +44,7 @@ fn find_in(file: &impl ReadAt, wanted: &Wanted, owners: &mut HashMap<String, Pac
     }
     let mut slots = vec![0; pages as usize * PAGE as usize];
     file.read_at_exactly(&mut slots, 0)?;
-    // The file's header takes the place of the first two slots.
+    // The file header occupies the first two slots.
     for slot in slots[32..].chunks_exact(16) {
         let (index, offset, blocks) = (le32(slot, 4), le32(slot, 8), le32(slot, 12));
         if !slot.starts_with(SLOT_MAGIC) {
@@ -61,7 +61,7 @@ fn find_in(file: &impl ReadAt, wanted: &Wanted, owners: &mut HashMap<String, Pac
             return Err(invalid("a package is damaged"));
         }
         if u64::from(bytes) > u64::from(blocks) * BLOCK {
-            return Err(invalid("a package is longer than its place"));
+            return Err(invalid("a package is longer than its slot says"));
         }
         let mut blob = vec![0; bytes as usize];
         file.read_at_exactly(&mut blob, at + 16)?;
@@ -70,7 +70,7 @@ fn find_in(file: &impl ReadAt, wanted: &Wanted, owners: &mut HashMap<String, Pac
     Ok(())
 }
 
-/// So that tests need no file.
+/// Lets tests read from memory.
 pub trait ReadAt {
     fn read_at_exactly(&self, buffer: &mut [u8], at: u64) -> io::Result<()>;
 }
@@ -132,7 +132,7 @@ mod tests {
         ];
         let mut owners = HashMap::new();
         let path = "/usr/lib/systemd/system/agent.service".to_owned();
-        find_in(&database(&blobs), &Wanted::new(std::slice::from_ref(&path)), &mut owners).unwrap();
+        find_in(&database(&blobs), &PathSet::new(std::slice::from_ref(&path)), &mut owners).unwrap();
         assert_eq!(owners[&path].name, "agent");
         assert_eq!(owners[&path].version.as_deref(), Some("2.0-3"));
     }
@@ -147,7 +147,7 @@ mod tests {
                 }
             }
             file.truncate(cut.max(1));
-            let _ = find_in(&file, &Wanted::new(&["/etc/x".to_owned()]), &mut HashMap::new());
+            let _ = find_in(&file, &PathSet::new(&["/etc/x".to_owned()]), &mut HashMap::new());
         }
     }
 }

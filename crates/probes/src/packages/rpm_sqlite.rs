@@ -1,5 +1,5 @@
 //! rpm's database in SQLite (rpm's lib/backend/sqlite.c), the default since rpm 4.16: `Packages(hnum, blob)`, and an index
-//! `Basenames(key, hnum, idx)` that leads from a file's name to its packages.
+//! `Basenames(key, hnum, idx)` from file names to packages.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -9,27 +9,27 @@ use coroner_evidence::Package;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags};
 
-use super::{Wanted, each_database, invalid, rpm_header};
+use super::{PathSet, each_database, invalid, rpm_header};
 use crate::tree::{Tree, base_name};
 
 pub const PATHS: &[&str] = &["/usr/lib/sysimage/rpm/rpmdb.sqlite", "/var/lib/rpm/rpmdb.sqlite"];
 
-/// A database of an image may be made to keep its reader busy.
+/// A hostile image may contain a database that keeps its reader busy.
 const LIMIT: Duration = Duration::from_secs(10);
 const MAX_BLOB: i32 = 256 << 20;
 
-pub fn find(tree: &Tree, wanted: &Wanted, owners: &mut HashMap<String, Package>) -> io::Result<()> {
+pub fn find(tree: &Tree, wanted: &PathSet, owners: &mut HashMap<String, Package>) -> io::Result<()> {
     each_database(tree, PATHS, |place| find_in(tree, &place.path, wanted, owners).map_err(|e| invalid(e.to_string())))
 }
 
 fn find_in(
     tree: &Tree,
     path: &str,
-    wanted: &Wanted,
+    wanted: &PathSet,
     owners: &mut HashMap<String, Package>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    // `immutable` keeps SQLite from locking, from recovering and from writing anything beside the file. What a running rpm has
-    // only in its write-ahead log is not seen.
+    // `immutable` keeps SQLite from locking, recovering or writing files next to the database. Changes of a running rpm that are
+    // still in the write-ahead log are not seen.
     let file = tree.root().path(path);
     let encoded: String = file
         .to_str()

@@ -32,7 +32,7 @@ fn dpkg_with_and_without_merged_usr_and_distroless() {
     let owners = find(&tree(dir.path()), &[UNIT.to_owned()]);
     assert_eq!(owners.by_path[UNIT], package("agent", "1.2-3", "dpkg"));
     assert_eq!((owners.databases.as_slice(), owners.unseen.len()), (&["dpkg"][..], 0));
-    // A list that cannot be read is told; what the others say still counts.
+    // An unreadable list is reported; the others still count.
     fs::create_dir(dir.path().join("var/lib/dpkg/info/broken.list")).unwrap();
     let owners = find(&tree(dir.path()), &[UNIT.to_owned()]);
     assert_eq!(owners.by_path[UNIT].name, "agent");
@@ -77,12 +77,12 @@ fn rpm_in_sqlite() {
         assert_eq!(owners.unseen, []);
         assert_eq!(owners.by_path[UNIT], package("agent", "2-1.el9", "rpm"));
         let beside = fs::read_dir(file.parent().unwrap()).unwrap().count();
-        assert_eq!(beside, 1, "nothing was written beside the database");
+        assert_eq!(beside, 1, "nothing was written next to the database");
     }
 }
 
 #[test]
-fn damaged_databases_are_said_not_to_be_seen() {
+fn damaged_databases_are_unseen() {
     for path in ["var/lib/rpm/rpmdb.sqlite", "var/lib/rpm/Packages.db", "var/lib/rpm/Packages"] {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), path, [0x5a; 9000]);
@@ -92,11 +92,11 @@ fn damaged_databases_are_said_not_to_be_seen() {
         assert!(owners.unseen[0].how_to_see.contains("rpm --root"));
     }
     let dir = tempfile::tempdir().unwrap();
-    assert!(find(&tree(dir.path()), &[]).unseen[0].why.contains("no database of dpkg, rpm or apk"));
+    assert!(find(&tree(dir.path()), &[]).unseen[0].why.contains("no dpkg, rpm or apk database"));
 }
 
 #[test]
-fn units_of_snaps_name_their_snap() {
+fn units_of_snaps_get_their_snap() {
     let dir = tempfile::tempdir().unwrap();
     let name = "snap.amazon-ssm-agent.amazon-ssm-agent.service";
     put(dir.path(), &format!("etc/systemd/system/{name}"), "[Service]\nExecStart=/usr/bin/snap run x\n");
@@ -109,10 +109,10 @@ fn units_of_snaps_name_their_snap() {
 }
 
 #[test]
-fn a_debian_image_agrees_with_dpkg() {
+fn agrees_with_dpkg_on_a_debian_image() {
     let root = coroner_lab::scenarios::systemd_root::location().unwrap();
     if !root.join("var/lib/dpkg/status").exists() {
-        return coroner_lab::skip("no root file system: coroner-lab root makes it");
+        return coroner_lab::skip("no root file system; make it with coroner-lab root");
     }
     let tree = tree(&root);
     let mut units = crate::unit_files::read_tree(&tree).units;

@@ -1,4 +1,4 @@
-//! Why the kernel may not be sampled, in words for [`coroner_evidence::Evidence::unseen`].
+//! Why the kernel may not be sampled, worded for [`coroner_evidence::Evidence::unseen`].
 
 use std::io;
 
@@ -7,22 +7,22 @@ use crate::Root;
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 
-/// perf_event_open or the mapping of its ring failed: why, and what to do.
+/// perf_event_open or mapping its ring failed: why, and what to do.
 pub(crate) fn explain(root: &Root, error: &io::Error) -> (String, &'static str) {
-    const PRIVILEGES: &str = "run as root, or with CAP_PERFMON and CAP_SYSLOG (before Linux 5.8 CAP_SYS_ADMIN); in a container: --privileged";
+    const PRIVILEGES: &str = "run as root, or with CAP_PERFMON and CAP_SYSLOG (CAP_SYS_ADMIN before Linux 5.8); in a container: --privileged";
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {
             let locked = root.read_line("/sys/kernel/security/lockdown");
             if locked.is_some_and(|modes| modes.contains("[confidentiality]")) {
-                let why = "the kernel is locked down (confidentiality), so that it may not be sampled";
-                return (why.to_owned(), "boot with lockdown=integrity or none");
+                let why = "kernel lockdown is in confidentiality mode: sampling is not allowed";
+                return (why.to_owned(), "boot with lockdown=integrity, or without lockdown");
             }
             let status = root.read("/proc/thread-self/status").or_else(|_| root.read("/proc/self/status"));
             if may_sample(status.as_deref().unwrap_or_default()) {
                 let why = format!(
-                    "perf_event_open: {error}, although the capabilities are there: seccomp or a security module forbids it"
+                    "perf_event_open: {error}; the process has the capabilities, so seccomp or a security module forbids it"
                 );
-                return (why, "run outside the container, or let its seccomp profile allow perf_event_open");
+                return (why, "run outside the container, or allow perf_event_open in its seccomp profile");
             }
             let paranoid = root.read_line("/proc/sys/kernel/perf_event_paranoid");
             let setting =
@@ -30,11 +30,11 @@ pub(crate) fn explain(root: &Root, error: &io::Error) -> (String, &'static str) 
             (format!("perf_event_open: {error}: this process lacks CAP_PERFMON{setting}"), PRIVILEGES)
         }
         Some(libc::EMFILE | libc::ENFILE) => (
-            format!("perf_event_open: {error}: one file for each core is needed"),
-            "raise the limit of open files (ulimit -n)",
+            format!("perf_event_open: {error}: it needs one file descriptor per core"),
+            "raise the open files limit (ulimit -n)",
         ),
         Some(libc::ENOSYS | libc::ENOENT | libc::EOPNOTSUPP) => {
-            (format!("perf_event_open: {error}"), "a kernel that is built with CONFIG_PERF_EVENTS")
+            (format!("perf_event_open: {error}"), "use a kernel built with CONFIG_PERF_EVENTS")
         }
         _ => (format!("perf_event_open: {error}"), PRIVILEGES),
     }
@@ -65,7 +65,7 @@ mod tests {
             why(&[poor, paranoid], libc::EACCES).contains("lacks CAP_PERFMON, and kernel.perf_event_paranoid is 4")
         );
         assert!(why(&[rich, paranoid], libc::EPERM).contains("seccomp"));
-        assert!(why(&[rich, locked], libc::EPERM).contains("locked down"));
-        assert!(why(&[], libc::EMFILE).contains("one file for each core"));
+        assert!(why(&[rich, locked], libc::EPERM).contains("lockdown"));
+        assert!(why(&[], libc::EMFILE).contains("one file descriptor per core"));
     }
 }

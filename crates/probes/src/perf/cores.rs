@@ -1,36 +1,36 @@
-//! All cores that are sampled: the event of each, its ring, and what it lost.
+//! The sampled cores: event, ring and losses of each.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use coroner_evidence::perf::{HEADER, Said, record_header};
+use coroner_evidence::perf::{HEADER, SideRecord, record_header};
 use coroner_evidence::{CoreSet, Time};
 
 use super::{Attributes, Event, Ring};
 use crate::Root;
 
-/// Which cores there are.
+/// Lists the online cores.
 pub(crate) const ONLINE: &str = "/sys/devices/system/cpu/online";
 
 /// The smallest ring: a second of usual stacks at 49 Hz.
 const LEAST_RING: usize = 32 << 10;
 
-/// An online core that says nothing for so long was switched off and on in between: its event is dead.
+/// An online core silent for this long was offline in between: its event is dead.
 const SILENT: Duration = Duration::from_secs(10);
 
-/// What one core did not tell, since the start.
+/// What one core has lost since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CoreLosses {
     pub core: u32,
-    /// Records, of whatever kind, that found no room in the ring.
+    /// Records of any kind that did not fit into the ring.
     pub lost: u64,
-    /// How long the kernel stopped sampling, because samples took too much of its time.
+    /// How long the kernel paused sampling because it took too much time.
     pub throttled_ns: u64,
 }
 
 impl CoreLosses {
-    /// How many samples were held back, at this rate.
+    /// How many samples were skipped at this rate.
     pub fn held_back(&self, rate_hz: u32) -> u64 {
         let samples = u128::from(self.throttled_ns) * u128::from(rate_hz) / 1_000_000_000;
         u64::try_from(samples).unwrap_or(u64::MAX)
@@ -49,20 +49,20 @@ pub(crate) struct Refused {
     pub cores: usize,
 }
 
-/// What is asked for on each core.
+/// The event and ring to open on each core.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct EventRequest {
     pub attributes: Attributes,
     pub ring_bytes: usize,
-    /// Whatever a core does, it has something to say: then its silence means something.
+    /// The event ticks whatever the core does, so silence means it is dead.
     pub always_ticks: bool,
 }
 
-/// In order of their numbers. Cores come and go.
+/// Sorted by number. Cores come and go.
 #[derive(Debug, Default)]
 pub(crate) struct SampledCores {
     cores: Vec<SampledCore>,
-    /// What cores that went have lost.
+    /// Losses of cores now offline.
     gone: BTreeMap<u32, CoreLosses>,
 }
 
@@ -79,8 +79,8 @@ impl SampledCores {
         self.cores.clear();
     }
 
-    /// Begins with cores that came, and lets go of those that went. Each new one begins at once.
-    pub fn follow(&mut self, online: &CoreSet, wanted: &Wanted, now: Time) -> Result<(), Refused> {
+    /// Adds cores that came online, sampling at once, and drops those that went offline.
+    pub fn follow(&mut self, online: &CoreSet, wanted: &EventRequest, now: Time) -> Result<(), Refused> {
         let dead = |core: &SampledCore| wanted.always_ticks && now.since(core.heard) > SILENT;
         let (stay, went) = std::mem::take(&mut self.cores)
             .into_iter()
@@ -97,13 +97,13 @@ impl SampledCores {
             let opened = SampledCore::open(number, &wanted.attributes, wanted.ring_bytes, now);
             match opened.and_then(|core| core.enable().map(|()| core)) {
                 Ok(core) => self.cores.push(core),
-                // It went offline in this moment.
+                // It just went offline.
                 Err(gone) if gone.raw_os_error() == Some(libc::ENODEV) => {}
                 Err(error) => {
                     let blind = refused.map_or(0, |refused| refused.blind) + 1;
                     let denied = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM));
                     refused = Some(Refused { error, blind, cores: online.len() });
-                    // It is the same on all others.
+                    // The others would be denied too.
                     if denied {
                         break;
                     }
@@ -117,28 +117,28 @@ impl SampledCores {
         }
     }
 
-    /// Hands on all whole records that are in the rings: the core, and one record with its header. Records of one core are in order.
+    /// Passes on all complete records in the rings: the core, and one record with its header. Records of one core are in order.
     pub fn drain(&mut self, now: Time, take: &mut dyn FnMut(u32, &[u8])) {
         for core in &mut self.cores {
             core.drain(now, take);
         }
     }
 
-    /// What each core has lost since the start, those that went included.
+    /// What each core has lost since the start, including cores now offline.
     pub fn losses(&self, now: Time) -> Vec<CoreLosses> {
         let mut all = self.gone.clone();
         self.cores.iter().for_each(|core| add(&mut all, core.losses(now)));
         all.into_values().collect()
     }
 
-    /// No more samples come. What is in the rings can still be read.
+    /// Stops sampling. The rings can still be read.
     pub fn stop(&mut self) {
         for core in &self.cores {
             let _ = core.ring.disable();
         }
     }
 
-    /// The losses after [`SampledCores::stop`]: now the kernel can be asked for its own counts.
+    /// The losses after [`SampledCores::stop`], when the kernel's own counts can be read.
     pub fn last_losses(&self, now: Time) -> Vec<CoreLosses> {
         let mut all = self.gone.clone();
         self.cores.iter().for_each(|core| add(&mut all, core.last_losses(now)));
@@ -161,21 +161,21 @@ fn add(all: &mut BTreeMap<u32, CoreLosses>, more: CoreLosses) {
 pub(crate) struct SampledCore {
     pub number: u32,
     ring: Ring,
-    /// By records of losses: reading the event's own count would interrupt the core, and wait where the core does not answer.
+    /// From lost records. Reading the event's own count would interrupt the core, and hang if it does not respond.
     lost: u64,
     throttled_since: Option<u64>,
     throttled_ns: u64,
-    /// When it said something last.
+    /// When its last record was read.
     pub heard: Time,
 }
 
 impl SampledCore {
-    /// An event that is not counting yet.
+    /// Opens the event without starting it.
     pub fn open(number: u32, attributes: &Attributes, ring_bytes: usize, now: Time) -> io::Result<SampledCore> {
         let mut bytes = ring_bytes;
         let ring = loop {
             match Ring::open(number, attributes, bytes) {
-                // Without CAP_IPC_LOCK the kernel grants but some memory (perf_event_mlock_kb), of which others may hold a part.
+                // Without CAP_IPC_LOCK the kernel limits ring memory (perf_event_mlock_kb), and others may use part of it.
                 Err(error) if error.raw_os_error() == Some(libc::EPERM) && bytes > LEAST_RING => bytes /= 2,
                 ring => break ring?,
             }
@@ -196,10 +196,10 @@ impl SampledCore {
         let sound = ring.drain(|record| {
             *heard = now;
             let (kind, misc, _) = record_header(record, false);
-            match Said::parse(kind, misc, &record[HEADER..], false) {
-                Some(Said::Lost(records)) => *lost = lost.saturating_add(records),
-                Some(Said::Throttled(at)) => *throttled_since = Some(at),
-                Some(Said::Unthrottled(at)) => {
+            match SideRecord::parse(kind, misc, &record[HEADER..], false) {
+                Some(SideRecord::Lost(records)) => *lost = lost.saturating_add(records),
+                Some(SideRecord::Throttled(at)) => *throttled_since = Some(at),
+                Some(SideRecord::Unthrottled(at)) => {
                     let held = throttled_since.take().map_or(0, |since| at.saturating_sub(since));
                     *throttled_ns = throttled_ns.saturating_add(held);
                 }
@@ -212,13 +212,13 @@ impl SampledCore {
         }
     }
 
-    /// Samples at another rate until [`SampledCore::relax`]. By an event of its own: a clock's event that gets another period goes
-    /// on to tell the old one in its samples (kernel/events/core.c: perf_swevent_hrtimer, `last_period`).
+    /// Samples at another rate until [`SampledCore::relax`]. Uses a second event: a clock event given another period keeps
+    /// reporting the old one in its samples (kernel/events/core.c: perf_swevent_hrtimer, `last_period`).
     pub fn escalate(&mut self, attributes: &Attributes) -> io::Result<()> {
         let faster = Event::open(self.number, attributes)?;
         let before = self.ring.take_added();
         self.ring.add(faster)?;
-        // It begins before the other ends, so that no birth of a process is missed. One that both tell does no harm.
+        // It starts before the other stops, so that no fork is missed. Duplicates do no harm.
         self.ring.events()[1].enable()?;
         self.ring.owner().disable()?;
         self.ended(before);
@@ -233,7 +233,7 @@ impl SampledCore {
     }
 
     fn ended(&mut self, events: Vec<Event>) {
-        // Their unthrottling will not come.
+        // They will never report the end of throttling.
         if !events.is_empty() {
             self.throttled_since = None;
         }
@@ -244,7 +244,7 @@ impl SampledCore {
         CoreLosses { core: self.number, lost: self.lost, throttled_ns: self.throttled_ns.saturating_add(still) }
     }
 
-    /// What was lost until now, when nothing comes any more: the kernel's own count has also what no record told.
+    /// The losses after sampling stopped: the kernel's own count includes those no record reported.
     pub fn last_losses(&self, now: Time) -> CoreLosses {
         let losses = self.losses(now);
         CoreLosses { lost: losses.lost.max(self.ring.lost().unwrap_or(0)), ..losses }

@@ -26,7 +26,7 @@ pub(crate) mod flag {
     pub const BUILD_ID: u64 = 1 << 34;
 }
 
-/// struct perf_event_attr, with the size it had in Linux 4.8 (PERF_ATTR_SIZE_VER5), which every later kernel takes.
+/// struct perf_event_attr with its size in Linux 4.8 (PERF_ATTR_SIZE_VER5), which every later kernel accepts.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Attributes {
@@ -60,7 +60,7 @@ const IOC_ENABLE: libc::c_ulong = 0x2400;
 const IOC_DISABLE: libc::c_ulong = 0x2401;
 const IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
 
-/// An event, until it is dropped.
+/// An open event; drop closes it.
 #[derive(Debug)]
 pub(crate) struct Event {
     file: File,
@@ -68,21 +68,21 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// Of all processes on one core.
+    /// For all processes on one core.
     pub fn open(core: u32, attributes: &Attributes) -> io::Result<Event> {
         let core = i32::try_from(core).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         Event::of(-1, core, attributes)
     }
 
-    /// Of the calling thread, wherever it runs.
+    /// For the calling thread, wherever it runs.
     pub fn of_this_thread(attributes: &Attributes) -> io::Result<Event> {
         Event::of(0, -1, attributes)
     }
 
-    /// The size of the attributes is set here.
+    /// Sets the size of the attributes.
     fn of(pid: libc::pid_t, core: libc::c_int, attributes: &Attributes) -> io::Result<Event> {
         let attributes = Attributes { size: size_of::<Attributes>() as u32, ..*attributes };
-        // SAFETY: the attributes live through the call and have the size they claim.
+        // SAFETY: the attributes outlive the call and have the size they state.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
@@ -96,7 +96,7 @@ impl Event {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a new file descriptor that nobody else has.
+        // SAFETY: a new file descriptor that nobody else owns.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd as i32) });
         Ok(Event { file, tells_lost: attributes.read_format & super::READ_FORMAT_LOST != 0 })
     }
@@ -115,20 +115,20 @@ impl Event {
     }
 
     fn control(&self, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<()> {
-        // SAFETY: these three requests take a number, and touch no memory of ours.
+        // SAFETY: these requests take a number and touch no memory of ours.
         match unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, argument) } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
         }
     }
 
-    /// What was counted since the beginning.
+    /// The count since it was opened.
     pub fn count(&self) -> Option<u64> {
         self.read().map(|(count, _)| count)
     }
 
-    /// How many records found no room since the beginning; `None` on kernels that do not count them. Asks the core, if the event
-    /// is enabled, and waits until it answers.
+    /// Records lost since it was opened; `None` on kernels that do not count them. If the event is enabled, this interrupts the
+    /// core and waits for it.
     pub fn lost(&self) -> Option<u64> {
         self.read().and_then(|(_, lost)| lost)
     }

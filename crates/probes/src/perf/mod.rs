@@ -1,6 +1,6 @@
-//! perf_event_open(2): events of one core, and the ring in which the kernel leaves what they saw. All `unsafe` of it is here.
+//! perf_event_open(2): events of one core and the ring of their records. All its `unsafe` is here.
 //!
-//! Layouts are those of include/uapi/linux/perf_event.h; what records say is in [`coroner_evidence::perf`].
+//! Layouts are those of include/uapi/linux/perf_event.h; [`coroner_evidence::perf`] parses the records.
 
 pub(crate) mod blind;
 pub(crate) mod cores;
@@ -12,7 +12,7 @@ pub(crate) use ring::Ring;
 
 use crate::Root;
 
-/// Software events of the kernel: its own clock, which every machine has, virtual ones too.
+/// The kernel's software events: every machine has its CPU clock, virtual ones too.
 pub(crate) const TYPE_SOFTWARE: u32 = 1;
 pub(crate) const COUNT_SW_CPU_CLOCK: u64 = 0;
 /// Counts nothing.
@@ -21,20 +21,19 @@ pub(crate) const TYPE_HARDWARE: u32 = 0;
 pub(crate) const COUNT_HW_CPU_CYCLES: u64 = 0;
 pub(crate) const TYPE_TRACEPOINT: u32 = 2;
 
-/// Reading an event also tells how many records found no room (Linux 6.0).
+/// Reading an event also returns the number of lost records (Linux 6.0).
 pub(crate) const READ_FORMAT_LOST: u64 = 1 << 4;
 
-/// Beyond this a sampler hurts the node.
+/// A higher rate would hurt the node.
 const MAX_RATE_HZ: u32 = 1000;
 
-/// What the kernel refuses is not asked for: it lowers this limit where sampling has become slow
-/// (kernel/events/core.c: perf_sample_event_took).
+/// Keeps to the kernel's limit, which it lowers where sampling is slow (kernel/events/core.c: perf_sample_event_took).
 pub(crate) fn allowed_rate(root: &Root, rate_hz: u32) -> u32 {
     let limit = root.read_line("/proc/sys/kernel/perf_event_max_sample_rate").and_then(|text| text.parse().ok());
     rate_hz.min(limit.unwrap_or(MAX_RATE_HZ)).clamp(1, MAX_RATE_HZ)
 }
 
-/// Files for each core: beyond the soft limit that many systems set (1024), within the hard one.
+/// Raises the soft limit for `count` more open files (often 1024), up to the hard limit.
 pub(crate) fn more_files(count: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -50,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_limit_is_kept() {
+    fn the_kernels_limit_is_respected() {
         let dir = tempfile::tempdir().unwrap();
         let kernel = dir.path().join("proc/sys/kernel");
         std::fs::create_dir_all(&kernel).unwrap();

@@ -1,4 +1,4 @@
-//! The ring in which the kernel leaves the records of one core.
+//! The ring buffer with the records of one core.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,29 +10,29 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::{Attributes, Event};
 
-/// Where struct perf_event_mmap_page keeps what we need of it.
+/// Offsets in struct perf_event_mmap_page.
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
 
-/// The records of one core's events, until it is dropped.
+/// The ring of one core's events.
 #[derive(Debug)]
 pub(crate) struct Ring {
     /// The first owns the ring, the others write into it.
     events: Vec<Event>,
-    /// The control page, and after it the data.
+    /// The control page, followed by the data.
     base: NonNull<u8>,
     page: usize,
     data_size: usize,
     tail: u64,
-    /// A record that goes over the end of the ring, in one piece.
+    /// Holds a record that wraps around the end of the ring.
     whole: Vec<u8>,
 }
 
-// SAFETY: the mapping belongs to this value alone and is bound to no thread.
+// SAFETY: this value alone owns the mapping, which is bound to no thread.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// The ring of a new event on this core. `data_size` becomes a power of two of pages.
+    /// The ring of a new event on this core. `data_size` is rounded up to a power of two of pages.
     pub fn open(core: u32, attributes: &Attributes, data_size: usize) -> io::Result<Ring> {
         Ring::of(Event::open(core, attributes)?, data_size)
     }
@@ -41,9 +41,8 @@ impl Ring {
     pub fn of(event: Event, data_size: usize) -> io::Result<Ring> {
         let page = rustix::param::page_size();
         let data_size = page * data_size.div_ceil(page).next_power_of_two();
-        // Writable, so that the kernel keeps what we have not read yet and counts what it has no room for
-        // (kernel/events/ring_buffer.c).
-        // SAFETY: a new shared mapping at an address of the kernel's choice touches no memory of ours.
+        // Writable, so that the kernel does not overwrite unread records and counts lost ones (kernel/events/ring_buffer.c).
+        // SAFETY: a new shared mapping at an address the kernel chooses touches no memory of ours.
         let base = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -63,14 +62,14 @@ impl Ring {
         &self.events[0]
     }
 
-    /// Another event writes into this ring, too.
+    /// Makes another event write into this ring too.
     pub fn add(&mut self, event: Event) -> io::Result<()> {
         event.write_into(self.owner())?;
         self.events.push(event);
         Ok(())
     }
 
-    /// The events beside the owner, which then end.
+    /// Removes all events but the owner.
     pub fn take_added(&mut self) -> Vec<Event> {
         self.events.split_off(1)
     }
@@ -87,30 +86,30 @@ impl Ring {
         self.events.iter().try_for_each(Event::disable)
     }
 
-    /// How many records found no room since the beginning; `None` on kernels that do not count them.
+    /// Records lost since the start; `None` on kernels that do not count them.
     pub fn lost(&self) -> Option<u64> {
         self.events.iter().map(Event::lost).sum()
     }
 
-    /// Ready when the watermark is reached.
+    /// Readable when the watermark is reached.
     pub fn pollable(&self) -> BorrowedFd<'_> {
         self.owner().as_fd()
     }
 
-    /// Hands over each record that is there now (at most one ring full), with its header, and makes room. False if the ring makes
-    /// no sense: its content is then passed over.
+    /// Passes on each record present now (at most one ring full), with its header, and frees the space. False if the content is
+    /// corrupt; it is then skipped.
     pub fn drain(&mut self, mut each: impl FnMut(&[u8])) -> bool {
-        // Acquire: what the kernel wrote before it moved the head is there for us (ring_buffer.c: perf_output_put_handle).
+        // Acquire: makes visible what the kernel wrote before it moved the head (ring_buffer.c: perf_output_put_handle).
         let head = self.position(DATA_HEAD).load(Ordering::Acquire);
         let room = self.data_size as u64;
-        // More than a ring full is impossible; whatever it is, nothing of it can be trusted.
+        // More than a ring full is impossible, so nothing can be trusted then.
         let mut sound = head.wrapping_sub(self.tail) <= room;
         while sound && self.tail != head {
             let left = head.wrapping_sub(self.tail).min(room) as usize;
             let at = (self.tail % room) as usize;
-            // Records are aligned to 8 bytes, so that a header never goes over the end.
+            // Records are aligned to 8 bytes, so a header never wraps.
             let size = if left < HEADER { 0 } else { record_header(self.data(at, HEADER), false).2 };
-            // No record is like this: skip all, rather than read what nobody wrote.
+            // Not a valid record: skip everything.
             if size < HEADER || size > left {
                 sound = false;
                 break;
@@ -137,8 +136,8 @@ impl Ring {
     }
 
     fn position(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: the control page is mapped as long as self lives, the fields are aligned u64, and both sides touch them as
-        // atomics only.
+        // SAFETY: the control page is mapped while self lives, the fields are aligned u64, and both sides access them only as
+        // atomics.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 

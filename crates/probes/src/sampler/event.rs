@@ -1,4 +1,4 @@
-//! The event that is asked for on each core.
+//! The event opened on each core.
 
 use std::io;
 
@@ -6,27 +6,27 @@ use coroner_evidence::perf::sample_bit;
 
 use crate::perf::{self, Attributes, Event, flag};
 
-/// What each sample holds, in the kernel's order: process and thread, time, core, period, and the chain of return addresses.
+/// Content of a sample, in the kernel's order: process and thread, time, core, period, call chain.
 pub(super) const SAMPLE_TYPE: u64 =
     sample_bit::TID | sample_bit::TIME | sample_bit::CPU | sample_bit::PERIOD | sample_bit::CALLCHAIN;
 
-/// What ticks.
+/// What triggers samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ticker {
-    /// Comes as an interrupt that cannot be masked: sees also what runs with interrupts off. Stands still on an idle core.
+    /// A non-maskable interrupt: also sees code that runs with interrupts off. Does not tick on an idle core.
     Cycles,
-    /// The kernel's own clock, which every machine has. Ticks on an idle core, too.
+    /// The kernel's CPU clock, available on every machine. Ticks on an idle core too.
     CpuClock,
 }
 
-/// What a kernel can add to the records. Each kernel knows all that an older one knows.
+/// Optional record content; each kernel supports all that older ones do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extras {
-    /// Linux 6.0: how many records were lost.
+    /// Linux 6.0: number of lost records.
     Lost,
     /// 5.12: build ids of mapped files.
     BuildIds,
-    /// 5.1: code of the kernel's that comes and goes (BPF programs).
+    /// 5.1: kernel code that comes and goes (BPF programs).
     KernelSymbols,
     None,
 }
@@ -71,13 +71,13 @@ pub(super) fn attributes(ticker: Ticker, rate_hz: u32, extras: Extras) -> Attrib
     }
 }
 
-/// What this kernel can add, by asking it for an event on `core`.
+/// What this kernel supports, found by opening events on `core`.
 pub(super) fn best_extras(core: u32, ticker: Ticker, rate_hz: u32) -> io::Result<Extras> {
     let mut refused = io::Error::from_raw_os_error(libc::EINVAL);
     for extras in Extras::ALL {
         match Event::open(core, &attributes(ticker, rate_hz, extras)) {
             Ok(_) => return Ok(extras),
-            // What a kernel does not know it calls invalid.
+            // The kernel rejects unknown flags with EINVAL.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = error,
             Err(error) => return Err(error),
         }

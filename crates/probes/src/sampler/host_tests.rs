@@ -1,10 +1,10 @@
-//! On the node itself, as root: real rings, real loads. Others work on the machine meanwhile.
+//! On the live node, as root: real rings and real load. The machine has other work meanwhile.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use coroner_evidence::perf::{Attr, Fields, HEADER, Said, kind, record_header, sample};
+use coroner_evidence::perf::{Attr, Fields, HEADER, SideRecord, kind, record_header, sample};
 use coroner_lab::{Child, HostLock};
 
 use super::*;
@@ -45,7 +45,7 @@ fn start(rate_hz: u32) -> Sampler {
     sampler
 }
 
-/// Samples of so long, taken five times a second.
+/// Samples taken during `time`, drained five times a second.
 fn during(sampler: &mut Sampler, time: Duration) -> Vec<Ticked> {
     let (began, mut all) = (Instant::now(), Vec::new());
     while began.elapsed() < time {
@@ -61,7 +61,7 @@ fn spinner(core: u32) -> Child {
     Child::spawn("spinner", &mut command).unwrap()
 }
 
-/// Samples a second of one core, by the times of its first and last one.
+/// Samples per second of one core, from its first and last timestamps.
 fn rate(samples: &[Ticked], core: u32) -> f64 {
     let times: Vec<u64> = samples.iter().filter(|sample| sample.core == core).map(|sample| sample.time).collect();
     let (first, last) = (times.iter().min().unwrap(), times.iter().max().unwrap());
@@ -87,7 +87,7 @@ fn a_spinner_is_sampled_on_its_core_with_its_stack() {
 }
 
 #[test]
-fn births_and_names_of_short_processes_are_told() {
+fn forks_and_names_of_short_lived_processes_are_recorded() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let mut sampler = start(49);
     let mut command = Command::new("sh");
@@ -99,9 +99,9 @@ fn births_and_names_of_short_processes_are_told() {
         std::thread::sleep(Duration::from_millis(50));
         sampler.drain(&mut |_, record| {
             let (kind, misc, _) = record_header(record, false);
-            match Said::parse(kind, misc, &record[HEADER..], false) {
-                Some(Said::Began { parent_pid, .. }) => forks.push(parent_pid),
-                Some(Said::Named { name, .. }) => names.push(name.to_vec()),
+            match SideRecord::parse(kind, misc, &record[HEADER..], false) {
+                Some(SideRecord::Began { parent_pid, .. }) => forks.push(parent_pid),
+                Some(SideRecord::Named { name, .. }) => names.push(name.to_vec()),
                 _ => {}
             }
         });
@@ -109,16 +109,16 @@ fn births_and_names_of_short_processes_are_told() {
     assert!(forks.iter().filter(|parent| **parent == child.pid()).count() >= 3);
 }
 
-/// While a hypervisor lets others run, a core is not sampled.
+/// A core is not sampled while the hypervisor runs something else.
 const STOLEN: f64 = 0.5;
 
 #[test]
-fn escalation_raises_the_rate_of_one_core_and_each_sample_says_what_it_stands_for() {
+fn escalation_raises_the_rate_of_one_core_and_periods_match() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let mut sampler = start(49);
     let numbers: Vec<u32> = sampler.cores.iter().map(|core| core.number).collect();
     let core = *numbers.last().unwrap();
-    // Of an idle core some kernels hand out no samples (perf gets none either).
+    // Some kernels give no samples of an idle core (nor to perf).
     let _busy: Vec<Child> = numbers.iter().map(|core| spinner(*core)).collect();
     let usual = during(&mut sampler, Duration::from_secs(2));
     sampler.escalate(core, 499).unwrap();
@@ -161,26 +161,26 @@ fn nothing_is_lost_at_999_hz_on_all_cores() {
 }
 
 #[test]
-fn what_found_no_room_is_counted() {
+fn records_without_room_are_counted() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let mut evidence = Evidence::default();
     let mut sampler = start(49);
     let online = online(&Root::live()).unwrap();
     sampler.cores.clear();
-    // Rings as small as they can be, at a high rate, not read for a while.
+    // The smallest rings, at a high rate, unread for a while.
     let attributes = event::attributes(sampler.ticker, 999, sampler.extras);
-    let wanted = Wanted { attributes, ring_bytes: 4096, always_ticks: false };
+    let wanted = EventRequest { attributes, ring_bytes: 4096, always_ticks: false };
     sampler.cores.follow(&online, &wanted, clock(ClockId::Monotonic)).unwrap();
     let began = Instant::now();
     while sampler.losses().iter().map(|losses| losses.lost).sum::<u64>() == 0 {
         assert!(began.elapsed() < Duration::from_secs(180));
         std::thread::sleep(Duration::from_secs(1));
-        // The kernel tells of losses when there is room again.
+        // The kernel reports losses once there is room again.
         samples(&mut sampler);
         std::thread::sleep(Duration::from_millis(20));
         samples(&mut sampler);
     }
-    // Cores that go take their losses along.
+    // Losses of offline cores are kept.
     let lost: u64 = sampler.losses().iter().map(|losses| losses.lost).sum();
     sampler.follow(&CoreSet::parse_list("0").unwrap(), &mut evidence);
     assert!(sampler.losses().iter().map(|losses| losses.lost).sum::<u64>() >= lost);

@@ -1,17 +1,17 @@
-//! Stacks of everything that runs, on all cores, some dozen times a second.
+//! Stacks of everything that runs, on all cores, a few dozen times a second.
 //!
-//! Each core has one event and one ring. The event ticks by the processor's cycles where they can be counted, else by the kernel's
-//! clock, and leaves a record with the stack of whoever runs there, kernel and user; beside the samples stand records of processes that
-//! begin, end, are named and map code. Here records are only handed on: `coroner_profile::live` knows what they mean.
+//! Each core has one event and one ring. The event is driven by CPU cycles where they can be counted, else by the kernel's clock,
+//! and records the kernel and user stack of whatever runs there. The ring also has records of processes that start, end, change
+//! name and map code. Records are only passed on here; `coroner_profile::live` interprets them.
 //!
-//! **What it costs.** A sample takes about 25 µs of the sampled core in a virtual machine: at 49 Hz 0.12 % of each core.
-//! Reading is copying some ten kilobytes a second and core.
+//! **Cost.** A sample takes about 25 µs of the sampled core in a virtual machine: at 49 Hz 0.12 % of each core. Reading copies
+//! about ten kilobytes per second and core.
 //!
-//! **Memory.** Rings of 512 KiB on up to 64 cores, smaller ones on more: 32 MiB at most. At 49 Hz that is some ten seconds of usual stacks,
-//! at 999 Hz half a second. The kernel owns these pages; what it had no room for is counted.
+//! **Memory.** Rings of 512 KiB on up to 64 cores, smaller on more: 32 MiB at most. At 49 Hz that holds about ten seconds of
+//! usual stacks, at 999 Hz half a second. The kernel owns these pages; lost records are counted.
 //!
-//! **A starved core** cannot keep us from reading: its ring is memory that any core can read. Nothing here waits for a core, but
-//! for beginning or changing its event, which is done by that core itself.
+//! **A starved core** cannot keep us from reading: any core can read its ring. We wait for a core only to start or change its
+//! event, which that core itself must do.
 
 mod blind;
 mod event;
@@ -25,37 +25,37 @@ use coroner_evidence::{CoreSet, Evidence};
 use rustix::time::ClockId;
 
 use crate::perf;
-use crate::perf::cores::{ONLINE, SampledCores, Wanted, online};
+use crate::perf::cores::{EventRequest, ONLINE, SampledCores, online};
 use crate::root::{Root, clock};
 use event::{Extras, SAMPLE_TYPE, Ticker};
 
 pub use crate::perf::cores::CoreLosses;
 
-/// All rings together, and the largest one.
+/// Size of all rings together, and of the largest one.
 const RINGS_BYTES: usize = 32 << 20;
 const LARGEST_RING: usize = 512 << 10;
 
-/// How long a counter of cycles may take to show that it counts.
+/// How long a cycle counter may take to show that it counts.
 const COUNTS_WITHIN: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SamplerOptions {
-    /// Samples a second of each core.
+    /// Samples per second on each core.
     pub rate_hz: u32,
 }
 
 /// What the records contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordFormat {
-    /// As perf names it: `cycles` or `cpu-clock`.
+    /// perf's name for it: `cycles` or `cpu-clock`.
     pub event: &'static str,
-    /// PERF_SAMPLE_* bits; all other records end with those of them that sample_id_all adds.
+    /// PERF_SAMPLE_* bits; all other records end with the subset that sample_id_all adds.
     pub sample_type: u64,
-    /// Records of mapped files have their build ids instead of device and inode, where they have one.
+    /// mmap records carry build ids, where files have one, instead of device and inode.
     pub has_build_ids: bool,
 }
 
-/// Samples all cores until it is dropped. Where it may not, it says so once and sees nothing.
+/// Samples all cores until dropped. If it may not, it says so once and sees nothing.
 #[derive(Debug)]
 pub struct Sampler {
     root: Root,
@@ -66,7 +66,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Begins now. What cannot be seen is noted in the evidence.
+    /// Starts now. What cannot be seen is noted in the evidence.
     pub fn start(root: &Root, options: &SamplerOptions, evidence: &mut Evidence) -> Sampler {
         let mut sampler = Sampler {
             root: root.clone(),
@@ -80,25 +80,25 @@ impl Sampler {
             return sampler;
         }
         let Some(online) = online(root) else {
-            blind::no_cores(&format!("{ONLINE} does not say which cores there are"), evidence);
+            blind::no_cores(&format!("{ONLINE} does not list the cores"), evidence);
             return sampler;
         };
         perf::more_files(2 * online.len());
         if !sampler.begin_with(Ticker::Cycles, &online) {
             sampler.begin_with(Ticker::CpuClock, &online);
         }
-        // Also says what is refused.
+        // This also reports refused cores.
         sampler.follow(&online, evidence);
         sampler
     }
 
-    /// Chooses a ticker and begins, if it ticks.
+    /// Starts with this ticker; false if it does not tick.
     fn begin_with(&mut self, ticker: Ticker, online: &CoreSet) -> bool {
         let Some(first) = online.iter().next() else { return false };
         let Ok(extras) = event::best_extras(first, ticker, self.rate_hz) else { return false };
         (self.ticker, self.extras) = (ticker, extras);
         self.follow(online, &mut Evidence::default());
-        // In some virtual machines a counter of cycles can be had that never counts. Our own work is on one of the cores.
+        // In some virtual machines a cycle counter can be opened but never counts. We run on one of the cores, so one must tick.
         let began = clock(ClockId::Monotonic);
         let counts = |sampler: &Sampler| sampler.cores.iter().any(|core| core.count() > 0);
         while !counts(self) {
@@ -115,7 +115,7 @@ impl Sampler {
         !self.cores.is_empty()
     }
 
-    /// Samples a second of each core, as the kernel allows it.
+    /// Samples per second on each core, as allowed by the kernel.
     pub fn rate_hz(&self) -> u32 {
         self.rate_hz
     }
@@ -131,12 +131,12 @@ impl Sampler {
         }
     }
 
-    /// Hands on all whole records that are in the rings: the core, and one record with its header. Records of one core are in order.
+    /// Passes on all complete records in the rings: the core, and one record with its header. Records of one core are in order.
     pub fn drain(&mut self, take: &mut dyn FnMut(u32, &[u8])) {
         self.cores.drain(clock(ClockId::Monotonic), take);
     }
 
-    /// Begins with cores that came, and lets go of those that went; every few seconds, after [`Sampler::drain`].
+    /// Adds cores that came online and drops those that went offline. Call every few seconds, after [`Sampler::drain`].
     pub fn follow_cores(&mut self, evidence: &mut Evidence) {
         if self.is_sampling()
             && let Some(online) = online(&self.root)
@@ -146,10 +146,10 @@ impl Sampler {
     }
 
     fn follow(&mut self, online: &CoreSet, evidence: &mut Evidence) {
-        let wanted = Wanted {
+        let wanted = EventRequest {
             attributes: event::attributes(self.ticker, self.rate_hz, self.extras),
             ring_bytes: ring_bytes(online.len()),
-            // Cycles stand still on an idle core: its silence says nothing.
+            // Cycles do not tick on an idle core, so its silence means nothing.
             always_ticks: self.ticker == Ticker::CpuClock,
         };
         if let Err(refused) = self.cores.follow(online, &wanted, clock(ClockId::Monotonic)) {
@@ -157,12 +157,12 @@ impl Sampler {
         }
     }
 
-    /// What each core has lost since the start, those that went included.
+    /// What each core has lost since the start, including cores now offline.
     pub fn losses(&self) -> Vec<CoreLosses> {
         self.cores.losses(clock(ClockId::Monotonic))
     }
 
-    /// Samples one core at another rate, until [`Sampler::relax`]. Waits for that core.
+    /// Samples one core at another rate until [`Sampler::relax`]. Waits for that core.
     pub fn escalate(&mut self, core: u32, rate_hz: u32) -> io::Result<()> {
         let rate_hz = perf::allowed_rate(&self.root, rate_hz);
         let attributes = event::attributes(self.ticker, rate_hz, self.extras);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_not_sampled() {
+    fn a_directory_tree_is_not_sampled() {
         let dir = tempfile::tempdir().unwrap();
         let mut evidence = Evidence::default();
         let mut sampler = Sampler::start(&Root::at(dir.path()), &SamplerOptions { rate_hz: 49 }, &mut evidence);

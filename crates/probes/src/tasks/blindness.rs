@@ -5,12 +5,12 @@ use coroner_evidence::{Evidence, probe};
 use super::stat::parse_stat;
 use crate::Root;
 
-/// The first pid namespace's inode number (include/linux/proc_ns.h, PROC_PID_INIT_INO).
+/// The initial pid namespace's inode number (include/linux/proc_ns.h, PROC_PID_INIT_INO).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// Notes which processes cannot be seen from here. True if those of other users are hidden.
+/// Notes which processes cannot be seen. True if those of other users are hidden.
 pub fn note_blindness(root: &Root, evidence: &mut Evidence) -> bool {
-    // The kernel's own threads live in the first namespace alone: where they show, /proc is the host's, whatever ours is.
+    // Kernel threads exist only in the initial namespace: if they are visible, this is the host's /proc, whatever our namespace.
     let kthreadd =
         root.read("/proc/2/stat").is_ok_and(|stat| parse_stat(stat.as_bytes()).is_ok_and(|stat| stat.kernel));
     if !kthreadd
@@ -20,11 +20,11 @@ pub fn note_blindness(root: &Root, evidence: &mut Evidence) -> bool {
         evidence.unseen(
             probe::TASKS,
             "processes outside this container",
-            format!("/proc shows a pid namespace of its own ({})", namespace.to_string_lossy()),
+            format!("/proc shows a container's pid namespace ({})", namespace.to_string_lossy()),
             "run on the node itself, or in a container with the host's pid namespace (hostPID: true, --pid=host)",
         );
     }
-    // Root and the group that the mount names see everything all the same: whether we do shows on process 1.
+    // Root and the mount's group still see everything; process 1 shows whether we do.
     if let Ok(mounts) = root.read("/proc/self/mountinfo")
         && let Some(mode) = hidepid(&mounts)
         && root.read("/proc/1/stat").is_err()
@@ -40,13 +40,13 @@ pub fn note_blindness(root: &Root, evidence: &mut Evidence) -> bool {
     false
 }
 
-/// The mode in which /proc hides processes, if it does: a number, or a word since Linux 5.8.
+/// The active hidepid mode of /proc, if any: a number, or a word since Linux 5.8.
 fn hidepid(mountinfo: &str) -> Option<&str> {
     let mut mode = None;
     for line in mountinfo.lines() {
         let Some((mount, source)) = line.split_once(" - ") else { continue };
         if mount.split(' ').nth(4) == Some("/proc") && source.starts_with("proc ") {
-            // The last mount covers those before it.
+            // The last mount hides earlier ones.
             let options = source.split(' ').nth(2).unwrap_or_default();
             mode = options.split(',').find_map(|option| option.strip_prefix("hidepid="));
         }
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_and_hidden_processes_are_told() {
+    fn a_container_and_hidden_processes_are_reported() {
         let tree = tempfile::tempdir().unwrap();
         let own = tree.path().join("proc/self/ns");
         std::fs::create_dir_all(&own).unwrap();
@@ -84,7 +84,7 @@ mod tests {
         let what: Vec<&str> = evidence.unseen.iter().map(|u| u.what.as_str()).collect();
         assert_eq!(what, ["processes outside this container", "processes of other users"]);
 
-        // As root, hidepid hides nothing, and with the host's /proc a container sees everyone.
+        // For root, hidepid hides nothing, and with the host's /proc a container sees all processes.
         std::fs::create_dir(tree.path().join("proc/1")).unwrap();
         std::fs::create_dir(tree.path().join("proc/2")).unwrap();
         let kthreadd =

@@ -1,20 +1,20 @@
-//! What a process runs, without its arguments: they may hold secrets.
+//! What a process runs, without its arguments, which may contain secrets.
 
 use super::stat::without_controls;
 
-/// Longer names are cut.
+/// Longer names are truncated.
 const MAX_NAME: usize = 120;
 
 /// From /proc/PID/cmdline: the program, or interpreter and script (`python3 train.py`, `python3 -m ray.serve`, `java -jar x.jar`).
 ///
-/// A program may overwrite its arguments with a title of its own (`sshd: root@pts/0`): then only the first word is kept.
+/// If a program has replaced its arguments with a title (`sshd: root@pts/0`), only the first word is kept.
 pub fn command_of(cmdline: &[u8]) -> Option<String> {
     let arguments = arguments(cmdline);
     let first = *arguments.first()?;
     if let Some(title) = title(first) {
         return Some(title);
     }
-    // Chromium and others write the whole line into one string.
+    // Chromium and others put the whole line into one string.
     let first = if arguments.len() == 1 { first.split(u8::is_ascii_whitespace).next()? } else { first };
     let program = name(first.strip_prefix(b"-").unwrap_or(first)).trim_end_matches(':').to_owned();
     if program.is_empty() {
@@ -26,14 +26,14 @@ pub fn command_of(cmdline: &[u8]) -> Option<String> {
     })
 }
 
-/// The title that Ray gives its workers (`ray::Learner.step`), up to where arguments could begin.
+/// The title Ray gives its workers (`ray::Learner.step`), up to where arguments could begin.
 pub fn title(first: &[u8]) -> Option<String> {
     let title = first.strip_prefix(b"ray::")?;
     let end = title.iter().position(|b| b.is_ascii_whitespace() || *b == b'(').unwrap_or(title.len());
     Some(format!("ray::{}", cut(without_controls(&title[..end]))))
 }
 
-/// The arguments; what setproctitle left of the old ones (empty strings) is not among them.
+/// The arguments, without the empty strings that setproctitle leaves behind.
 pub fn arguments(cmdline: &[u8]) -> Vec<&[u8]> {
     let mut arguments: Vec<&[u8]> = cmdline.split(|&b| b == 0).take(MAX_ARGUMENTS).collect();
     while arguments.last().is_some_and(|last| last.is_empty()) {
@@ -42,7 +42,7 @@ pub fn arguments(cmdline: &[u8]) -> Vec<&[u8]> {
     arguments
 }
 
-/// An interpreter's script stands before this.
+/// An interpreter's script comes before this.
 const MAX_ARGUMENTS: usize = 512;
 
 pub fn is_python(program: &str) -> bool {
@@ -101,7 +101,7 @@ fn shell(arguments: &[&[u8]]) -> Option<String> {
         match argument {
             b"--" => return rest.next().map(|script| name(script)),
             b"-" => return None,
-            // A pipe, made by `bash <(…)`: its number says nothing.
+            // A pipe from `bash <(…)`: its number means nothing.
             _ if argument.starts_with(b"/dev/fd/") => return None,
             b"--rcfile" | b"--init-file" => drop(rest.next()),
             _ if argument.starts_with(b"--") => {}
@@ -133,7 +133,7 @@ fn node(arguments: &[&[u8]]) -> Option<String> {
             b"--" => {}
             b"-" => return None,
             _ if argument.starts_with(b"-") => {}
-            // An option that we do not know may have its value here.
+            // May be the value of an option we do not know.
             _ => {
                 let is_script = [&b".js"[..], b".mjs", b".cjs", b".ts"].iter().any(|e| argument.ends_with(e));
                 return (is_script || argument.contains(&b'/')).then(|| name(argument));
@@ -194,7 +194,7 @@ fn ruby_or_perl(arguments: &[&[u8]]) -> Option<String> {
     None
 }
 
-/// The last part of a path. Nothing after a `?` or `=`: scripts may be named by address.
+/// The last part of a path, without anything after `?` or `=`: a script may be named by URL.
 fn name(path: &[u8]) -> String {
     let path = path.split(|b| matches!(b, b'?' | b'=')).next().unwrap_or_default();
     let last = path.rsplit(|&b| b == b'/').find(|part| !part.is_empty()).unwrap_or_default();
@@ -280,7 +280,7 @@ mod tests {
         }
 
         #[test]
-        fn what_follows_the_script_never_shows(
+        fn arguments_after_the_script_never_show(
             program in "python3|bash|node|java|ruby|perl|kubelet|nginx",
             flags in proptest::collection::vec("-[uBvxw]", 0..3),
             secrets in proptest::collection::vec("--?[a-z]{1,5}|SECRET[a-z]{0,5}", 1..5),

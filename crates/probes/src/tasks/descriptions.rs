@@ -1,8 +1,8 @@
-//! Reads what processes run, on a thread of its own.
+//! Reads what processes run, on a separate thread.
 //!
-//! `cmdline` and `environ` are read from the memory of the process (fs/proc/base.c, access_remote_vm), for which the kernel
-//! takes its mmap lock. On a sick node someone may hold that lock for minutes, and then a plain read hangs, as `ps` does. So
-//! the reads happen on a thread that can be given up.
+//! `cmdline` and `environ` are read from the process's memory (fs/proc/base.c, access_remote_vm) under its mmap lock. On a sick
+//! node
+//! that lock may be held for minutes, and a plain read hangs, as `ps` does. So reads happen on a thread that can be abandoned.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -17,17 +17,17 @@ use super::files::{ProcDir, TaskPath};
 use super::ray::{self, RayEnvironment, RayRole};
 use super::stat::parse_stat;
 
-/// How long a blocked read may hold up the look.
+/// How long a blocked read may delay the look.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// So many readers may hang at a time; each holds a thread.
+/// How many readers may hang at a time; each holds a thread.
 const MAX_LEFT_BEHIND: usize = 3;
-/// Programs put their script near the front.
+/// The script is near the start of the command line.
 const MAX_CMDLINE: usize = 64 << 10;
 
 #[derive(Debug, Clone, Default)]
 pub struct Request {
     pub pid: u32,
-    /// What is known of the environment; `None` to read it, if the process looks like Ray's.
+    /// The known environment; `None` to read it if the process looks like Ray's.
     pub environment: Option<RayEnvironment>,
 }
 
@@ -35,18 +35,18 @@ pub struct Request {
 pub struct Description {
     pub command: Option<String>,
     pub ray: Option<RayProcess>,
-    /// To be handed back in the next request, so that the environment is read once.
+    /// Passed back in the next request, so that the environment is read only once.
     pub environment: Option<RayEnvironment>,
-    /// The process looks like Ray's but its environment may not be read.
+    /// It looks like a Ray process, but its environment may not be read.
     pub environment_denied: bool,
-    /// The read did not come back.
+    /// The read hangs.
     pub stuck: bool,
 }
 
 #[derive(Debug, Default)]
 pub struct Describer {
     reader: Option<Reader>,
-    /// Readers that hang. One that comes back after all ends, and is gone from here.
+    /// Hanging readers. One that comes back ends and is dropped from here.
     left_behind: Vec<Weak<Shared>>,
 }
 
@@ -57,16 +57,16 @@ struct Reader {
     shared: Arc<Shared>,
 }
 
-/// What the reader's thread leaves for us.
+/// Shared with the reader thread.
 #[derive(Debug, Default)]
 struct Shared {
     descriptions: Mutex<Vec<Description>>,
-    /// The thread, to see whether it is blocked or only waits for a core. 0 until it runs.
+    /// The thread's id, to check whether it is blocked or only waits for a core. 0 until it runs.
     tid: AtomicI32,
 }
 
 impl Describer {
-    /// One description for each request, in order.
+    /// One description per request, in order.
     pub fn describe(&mut self, proc: &ProcDir, requests: &[Request]) -> Vec<Description> {
         let stuck = Description { stuck: true, ..Description::default() };
         self.left_behind.retain(|reader| reader.strong_count() > 0);
@@ -76,7 +76,7 @@ impl Describer {
                 self.reader = Reader::start(proc).ok();
             }
             let Some(reader) = &self.reader else {
-                // Either too many hang already, or there are no threads to be had.
+                // Too many hang already, or no thread could be started.
                 descriptions.resize(requests.len(), stuck);
                 break;
             };
@@ -105,7 +105,7 @@ impl Reader {
                 for request in batch {
                     let description = describe(&proc, request, &mut buffer);
                     theirs.lock().push(description);
-                    // We were given up, and nobody waits for the rest.
+                    // We were abandoned; nobody waits for the rest.
                     if Arc::strong_count(&theirs) == 1 {
                         return;
                     }
@@ -118,7 +118,7 @@ impl Reader {
         Ok(Reader { batches, done, shared })
     }
 
-    /// False if the description after those collected does not come.
+    /// False if the reader hangs at the next description.
     fn collect(&self, batch: Vec<Request>, into: &mut Vec<Description>) -> bool {
         if self.batches.send(batch).is_err() {
             return false;
@@ -132,7 +132,7 @@ impl Reader {
                     let blocked = self.shared.is_blocked();
                     let described = self.shared.lock().len();
                     if described == progress && blocked {
-                        // It may have ended just now, and sleep because it has nothing to do.
+                        // It may have just finished and be idle.
                         break self.done.try_recv().is_ok();
                     }
                     progress = described;
@@ -149,7 +149,7 @@ impl Shared {
         self.descriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the thread sleeps, rather than that it did not get a core yet: that is no fault of the process it reads.
+    /// Whether the thread is blocked, as opposed to waiting for a core, which is not the fault of the process it reads.
     fn is_blocked(&self) -> bool {
         let tid = self.tid.load(Ordering::Relaxed);
         if tid == 0 {
@@ -187,13 +187,13 @@ fn describe(proc: &ProcDir, request: Request, buffer: &mut Vec<u8>) -> Descripti
     description
 }
 
-/// Leaves nothing of what other processes were told in our memory.
+/// Erases other processes' data from our memory.
 fn forget(buffer: &mut Vec<u8>) {
     buffer.fill(0);
-    // Else the compiler may see that nobody reads the zeros, and leave them out.
+    // Keeps the compiler from dropping the zeros as dead stores.
     std::hint::black_box(&*buffer);
     buffer.clear();
-    // One huge environment must not stay for good.
+    // Do not keep a huge buffer forever.
     buffer.shrink_to(64 << 10);
 }
 
@@ -213,9 +213,9 @@ mod tests {
         Request { pid, environment: None }
     }
 
-    /// Opening a pipe that nobody writes to blocks, like a process whose memory is locked.
+    /// Opening a pipe without a writer blocks, like a process whose mmap lock is held.
     #[test]
-    fn a_process_that_cannot_be_read_holds_up_nobody() {
+    fn a_hanging_process_does_not_delay_others() {
         let tree = tempfile::tempdir().unwrap();
         process(tree.path(), 1, b"/sbin/init\0");
         process(tree.path(), 2, b"");
@@ -237,10 +237,10 @@ mod tests {
         assert!(seen[1].stuck);
         assert_eq!(seen[2].command.as_deref(), Some("kubelet"));
         assert_eq!(seen[3], Description::default());
-        // It does not go on for ever either.
+        // The number of hanging readers is limited.
         let seen = describer.describe(&proc, &[request(2), request(2), request(2), request(3)]);
         assert!(seen.iter().all(|d| d.stuck));
-        // Nor for good: when the reads come back, the next one is tried again.
+        // Once the reads come back, the process is tried again.
         drop(std::fs::OpenOptions::new().write(true).open(&pipe));
         std::fs::remove_file(&pipe).unwrap();
         std::fs::write(&pipe, b"released\0").unwrap();

@@ -1,4 +1,4 @@
-//! Reading small files below /proc without allocating: relative to an open directory, into a reused buffer.
+//! Reads small files below /proc without allocating: relative to an open directory, into a reused buffer.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -10,11 +10,11 @@ use rustix::io::{Errno, pread, read, retry_on_intr};
 use super::stat::parse_u64;
 use crate::{ReadError, Root};
 
-/// /proc of the node, kept open.
+/// The node's /proc, kept open.
 #[derive(Debug)]
 pub struct ProcDir {
     directory: OwnedFd,
-    /// Our system calls speak of the same processes.
+    /// Its pids are those of our system calls.
     pub own_namespace: bool,
 }
 
@@ -46,12 +46,12 @@ impl ProcDir {
         rustix::fs::openat(&self.directory, path.as_c_str(), DIRECTORY, Mode::empty())
     }
 
-    /// Reads with one system call: for files that the kernel hands out whole, as it does below a page.
+    /// Reads with one system call: for files under a page, which the kernel returns whole.
     pub fn read_once<'b>(&self, path: &TaskPath, buffer: &'b mut [u8]) -> Result<&'b [u8], Errno> {
         read_once_at(&self.directory, path, buffer)
     }
 
-    /// Reads to the end or to `limit`. The buffer is cleared first.
+    /// Reads up to the end or `limit`. Clears the buffer first.
     pub fn read_all(&self, path: &TaskPath, limit: usize, buffer: &mut Vec<u8>) -> Result<(), Errno> {
         let file = self.open_file(path)?;
         buffer.clear();
@@ -67,7 +67,6 @@ impl ProcDir {
         Ok(())
     }
 
-    /// Where a link points to.
     pub fn read_link<'b>(&self, path: &TaskPath, buffer: &'b mut [u8; 512]) -> Option<&'b [u8]> {
         let length = rustix::fs::readlinkat_raw(&self.directory, path.as_c_str(), &mut buffer[..]).ok()?;
         buffer.get(..length)
@@ -78,7 +77,7 @@ impl ProcDir {
             .is_ok()
     }
 
-    /// Every process.
+    /// Lists all processes.
     pub fn pids(&self, into: &mut Vec<u32>, limit: usize) -> Result<(), Errno> {
         let listing = rustix::fs::openat(&self.directory, c".", DIRECTORY, Mode::empty())?;
         numbers_in(&listing, into, limit)
@@ -93,13 +92,13 @@ pub fn read_once_at<'b>(directory: impl AsFd, path: &TaskPath, buffer: &'b mut [
     Ok(buffer.get(..length).unwrap_or_default())
 }
 
-/// Reads a file that was kept open, from its beginning.
+/// Reads a file kept open, from the start.
 pub fn reread(file: impl AsFd, buffer: &mut [u8]) -> Result<&[u8], Errno> {
     let length = retry_on_intr(|| pread(&file, &mut *buffer, 0))?;
     Ok(buffer.get(..length).unwrap_or_default())
 }
 
-/// The entries of an open directory whose names are numbers. Stops at `limit`.
+/// Lists the entries of an open directory whose names are numbers, up to `limit`.
 pub fn numbers_in(directory: impl AsFd, into: &mut Vec<u32>, limit: usize) -> Result<(), Errno> {
     into.clear();
     let mut space = [MaybeUninit::uninit(); 16 * 1024];
@@ -126,7 +125,7 @@ pub struct TaskPath {
 }
 
 impl TaskPath {
-    // Two numbers of at most ten digits, and names of ours.
+    // Two numbers of at most ten digits, plus our own file names.
     const SIZE: usize = 64;
 
     pub fn of_process(pid: u32, file: &str) -> TaskPath {
@@ -155,7 +154,7 @@ impl TaskPath {
     }
 
     fn text(mut self, text: &str) -> TaskPath {
-        // One byte stays 0 to end the string. What does not fit is cut; no caller comes near.
+        // The last byte stays 0. Longer paths are truncated; no caller comes near.
         let room = TaskPath::SIZE - 1 - self.length;
         let text = &text.as_bytes()[..text.len().min(room)];
         self.bytes[self.length..self.length + text.len()].copy_from_slice(text);

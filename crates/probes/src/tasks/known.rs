@@ -1,4 +1,4 @@
-//! What was seen before, so that only what is new is told, and what deserves a closer look.
+//! Remembers what was seen, so that only news is reported, and picks threads to watch closely.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,35 +13,35 @@ use super::ray::RayEnvironment;
 use super::reading::{KeptFiles, Reading};
 use super::stat::readable_name;
 
-/// How long a thread is watched after it last took or waited for a core.
+/// How long a thread is watched after it last ran or waited for a core.
 const WATCHED_FOR: Duration = Duration::from_secs(3);
-/// A thread is active if it ran or waited for one part in so many of the time between two looks.
+/// A thread is active if it ran or waited for at least 1/50 of the time between two looks.
 const ACTIVE_PART: u32 = 50;
-/// More threads than this are not watched between full scans.
+/// At most this many threads are watched between full scans.
 const MAX_WATCHED: usize = 4096;
-/// How long a process is left alone after reading its memory hung.
+/// How long a process is left alone after a read of its memory hung.
 const STUCK_FOR: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 pub struct KnownTasks {
     threads: HashMap<u32, KnownThread>,
     processes: HashMap<u32, KnownProcess>,
-    /// Threads to read at each look, or in turns.
+    /// Threads to read at each look, or in turn.
     pub watched: Vec<Watched>,
-    /// Processes whose description is to be read at the end of the look.
+    /// Processes to describe at the end of the look.
     pub to_describe: Vec<ToDescribe>,
-    /// Counts looks; tells who was not seen at the latest.
+    /// Counts looks; shows who was missing at the latest.
     pub look: u32,
-    /// When the last look at all began.
+    /// When the last full look began.
     pub last_full: Time,
-    /// Counts how often everything is told from the beginning.
+    /// Counts how often everything was reported anew.
     telling: u32,
 }
 
 #[derive(Debug)]
 struct KnownThread {
     pid: u32,
-    /// As it was told, or would have been had anything moved.
+    /// As last reported, or as it would have been had it changed.
     sample: ThreadSample,
     name_hash: u64,
     affinity_hash: Option<u64>,
@@ -54,7 +54,7 @@ struct KnownThread {
     active_at: Option<Time>,
     kept_off_at: Option<Time>,
     look: u32,
-    /// The telling in which it was told last.
+    /// Value of `telling` when it was last reported.
     told_in: u32,
 }
 
@@ -62,15 +62,15 @@ struct KnownThread {
 struct KnownProcess {
     started: u64,
     name_hash: u64,
-    /// Its name was given by Ray, which changes it with each task; another name then does not mean another program.
+    /// Ray named it, and renames it with each task; a new name is then no new program.
     titled: bool,
     row_hash: Option<u64>,
     environment: Option<Box<RayEnvironment>>,
     active_at: Option<Time>,
-    /// Reading its memory hung; not to be tried again before.
+    /// A read of its memory hung; do not try again before this.
     stuck_until: Option<Time>,
     look: u32,
-    /// The telling in which it was told last; `None` before that.
+    /// Value of `telling` when it was last reported; `None` if never.
     told_in: Option<u32>,
 }
 
@@ -92,7 +92,7 @@ pub struct ToDescribe {
 }
 
 impl KnownTasks {
-    /// Each thread and process is told once more when it is next seen.
+    /// Makes each thread and process be reported again when next seen.
     pub fn tell_anew(&mut self) {
         self.telling = self.telling.wrapping_add(1);
     }
@@ -109,7 +109,7 @@ impl KnownTasks {
         self.threads.len()
     }
 
-    /// Tells what is new about a thread. `affinity` reads where it may run.
+    /// Reports what is new about a thread. `affinity` reads the cores it may run on.
     pub fn observe(
         &mut self,
         at: Time,
@@ -136,7 +136,7 @@ impl KnownTasks {
         let class = SchedulingClass::from_policy(stat.policy);
         let before = self.threads.get(&tid).filter(|before| before.sample.key == key);
 
-        // A worker's name says what it works on; that is worth a row only while it does (kernel/workqueue.c, wq_worker_comm).
+        // A kworker's name says what it works on, which is worth a row only while it runs (kernel/workqueue.c, wq_worker_comm).
         let name_hash = match before {
             Some(before) if stat.kernel && stat.comm.starts_with(b"kworker/") && !wants_core => before.name_hash,
             _ => hash(&stat.comm),
@@ -209,8 +209,8 @@ impl KnownTasks {
         );
     }
 
-    /// Notes the process of a main thread; it is described at the end of the look if it is new or became another.
-    /// To be called before its threads are observed.
+    /// Notes the process of a main thread and queues it for description if it is new or changed its program. Call before
+    /// observing its threads.
     pub fn observe_process(&mut self, at: Time, pid: u32, reading: &Reading<'_>) {
         let stat = &reading.stat;
         let name_hash = hash(&stat.comm);
@@ -222,7 +222,7 @@ impl KnownTasks {
                 if renamed {
                     before.name_hash = name_hash;
                     if !before.titled {
-                        // Another program has another environment.
+                        // A new program has a new environment.
                         before.environment = None;
                     }
                     before.titled = titled;
@@ -250,8 +250,8 @@ impl KnownTasks {
         }
     }
 
-    /// Looks again at what a process runs and where it belongs, if it was active since the last full look: both can change
-    /// without a sign. So it does if everything is told anew.
+    /// Describes a process again if it was active since the last full look, as its command and cgroup can change silently, or if
+    /// everything is reported anew.
     pub fn observe_process_again(&mut self, at: Time, pid: u32, reading: &Reading<'_>) {
         let again = |p: &KnownProcess| {
             p.row_hash.is_some() && p.active_at.is_some_and(|t| t >= self.last_full) || p.told_in != Some(self.telling)
@@ -276,12 +276,12 @@ impl KnownTasks {
         });
     }
 
-    /// The kernel's threads live in the root cgroup, but for some that work for a program (vhost): told of those in use.
+    /// Kernel threads are in the root cgroup, except some that work for a program (vhost), so theirs is read only if active.
     pub fn wants_cgroup(&self, process: &ToDescribe) -> bool {
         !process.kernel || self.processes.get(&process.pid).is_some_and(|known| known.active_at.is_some())
     }
 
-    /// What is known of the environment of a process; `Err` if its memory should not be read now.
+    /// The known environment of a process; `Err` if its memory should not be read now.
     pub fn environment(&self, at: Time, pid: u32) -> Result<Option<RayEnvironment>, ()> {
         match self.processes.get(&pid) {
             Some(process) if process.stuck_until.is_some_and(|until| at < until) => Err(()),
@@ -290,7 +290,7 @@ impl KnownTasks {
         }
     }
 
-    /// Tells of a process, if anything about it is new.
+    /// Reports a process if anything about it is new.
     pub fn describe(
         &mut self,
         process: ToDescribe,
@@ -305,7 +305,7 @@ impl KnownTasks {
         let was_told = known.told_in == Some(self.telling);
         let unreadable = !process.kernel && (membership.is_none() || description.command.is_none());
         if known.row_hash.is_some() && was_told && unreadable {
-            // It ends, or starts another program: what was told of it is the better word.
+            // It is exiting or in execve: the earlier report is better.
             return;
         }
         known.environment = description.environment.map(Box::new);
@@ -340,12 +340,12 @@ impl KnownTasks {
         });
     }
 
-    /// Whether a watched thread took or waited for a core of late; else it is only watched as a standing order.
+    /// Whether a watched thread recently ran or waited for a core; if not, it is watched only because it is `standing`.
     pub fn is_active(&self, watched: &Watched, at: Time) -> bool {
         self.thread(watched).is_some_and(|thread| is_recent(thread.active_at, at))
     }
 
-    /// Whether a watched thread was kept off a core of late.
+    /// Whether a watched thread was recently kept off a core.
     pub fn is_waiting(&self, watched: &Watched, at: Time) -> bool {
         self.thread(watched).is_some_and(|thread| is_recent(thread.kept_off_at, at))
     }
@@ -354,7 +354,7 @@ impl KnownTasks {
         self.thread(watched).is_some_and(|thread| thread.standing)
     }
 
-    /// Whether a watched thread is still to be watched.
+    /// Updates and returns whether a thread stays watched.
     pub fn still_watched(&mut self, watched: &Watched, at: Time) -> bool {
         let Some(thread) = self.threads.get_mut(&watched.key.tid).filter(|t| t.sample.key == watched.key) else {
             return false;
@@ -369,7 +369,7 @@ impl KnownTasks {
         }
     }
 
-    /// Forgets everyone who was not there at this look at all.
+    /// Forgets threads and processes not seen at this full look.
     pub fn forget_unseen(&mut self) {
         let look = self.look;
         self.threads.retain(|_, thread| thread.look == look);
@@ -386,7 +386,7 @@ impl KnownTasks {
     }
 }
 
-/// Whether a thread ran or waited long enough since it was last read; at first sight, since it started.
+/// Whether a thread ran or waited long enough since it was last read, or since it started if it is new.
 fn is_active(before: Option<&ThreadSample>, now: &ThreadSample) -> bool {
     let (elapsed, earlier) = match before {
         Some(before) => (now.at.since(before.at), before.sched),
@@ -408,12 +408,12 @@ fn is_active(before: Option<&ThreadSample>, now: &ThreadSample) -> bool {
     }
 }
 
-/// Whether a thread waited for a core for most of the time between two looks, or does so since the first of them.
+/// Whether a thread waited for a core for most of the time between two looks, or has waited all of it.
 fn was_kept_off(before: &ThreadSample, now: &ThreadSample) -> bool {
     let (Some(earlier), Some(later)) = (before.sched, now.sched) else { return false };
     let elapsed = u64::try_from(now.at.since(before.at).as_nanos()).unwrap_or(u64::MAX);
     let waited = later.wait_ns.saturating_sub(earlier.wait_ns);
-    // A wait is counted when it ends.
+    // A wait is counted only when it ends.
     let waits = (before.state, now.state) == ('R', 'R') && earlier == later;
     waits || waited > elapsed / 2
 }

@@ -1,8 +1,8 @@
-//! Which cgroups a process is in, and so whose it is.
+//! Which cgroups a process is in, and so who owns it.
 
 use coroner_evidence::CgroupOwner;
 
-/// What /proc/PID/cgroup says.
+/// The content of /proc/PID/cgroup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Membership {
     pub memory: Option<String>,
@@ -10,8 +10,8 @@ pub struct Membership {
     pub owner: CgroupOwner,
 }
 
-/// Reads lines of `hierarchy:controllers:path` (kernel/cgroup/cgroup.c, proc_cgroup_show). The unified hierarchy has the line
-/// `0::path` and serves every controller that no v1 hierarchy has. Lines that are not so are skipped.
+/// Parses lines of `hierarchy:controllers:path` (kernel/cgroup/cgroup.c, proc_cgroup_show). The unified hierarchy has the line
+/// `0::path` and every controller that no v1 hierarchy has. Other lines are skipped.
 pub fn parse_membership(text: &str) -> Membership {
     let (mut memory, mut cpu, mut systemd, mut unified) = (None, None, None, None);
     for line in text.lines() {
@@ -45,7 +45,7 @@ pub fn parse_membership(text: &str) -> Membership {
     }
 }
 
-/// The owner by the path that tells most; the first of equals.
+/// The owner from the most informative path; the first of equals.
 fn owner(paths: [Option<&str>; 4]) -> CgroupOwner {
     let mut best = CgroupOwner::default();
     let telling = |o: &CgroupOwner| {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn v2_serves_every_controller() {
+    fn v2_has_every_controller() {
         let seen = parse_membership("0::/user.slice/user-0.slice/session-3.scope\n");
         assert_eq!(seen.memory, seen.cpu);
         assert_eq!(seen.memory.as_deref(), Some("/user.slice/user-0.slice/session-3.scope"));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn hybrid_prefers_the_controllers_own_hierarchy_and_the_most_telling_owner() {
+    fn hybrid_prefers_the_controllers_own_hierarchy_and_the_most_informative_owner() {
         let seen = parse_membership(&format!("4:memory:/docker/{ID}\n1:name=systemd:/\n0::/with:colon\n"));
         assert_eq!(seen.memory, Some(format!("/docker/{ID}")));
         assert_eq!(seen.cpu.as_deref(), Some("/with:colon"));

@@ -1,12 +1,12 @@
 //! Processes and threads.
 //!
-//! Three kinds of look share the work. [`TaskReader::look_all`] reads every thread; with thousands of them that takes a while, so it
-//! happens now and then. [`TaskReader::look_hot`] happens several times a second and reads only threads that matter: those
-//! that lately ran or waited for a core, those that serve the network (ksoftirqd, NAPI), real-time threads of programs, and
-//! whoever was born since. Where that is only once a second, [`TaskReader::look_waiting`] sees in between how long single waits are.
+//! Three kinds of look share the work. [`TaskReader::look_all`] reads every thread, which takes a while with thousands, so it
+//! runs now and then. [`TaskReader::look_hot`] runs several times a second and reads only threads that matter: those that
+//! recently ran or waited for a core, network threads (ksoftirqd, NAPI), real-time threads of user programs, and new ones. If it
+//! runs only once a second, [`TaskReader::look_waiting`] measures single waits in between.
 //!
-//! A look at many threads takes longer than it takes a core to change hands, so each sample carries the time when it was
-//! read, not when the look began.
+//! A core can change hands several times during a look at many threads, so each sample carries the time it was read, not the time
+//! the look began.
 
 mod blindness;
 mod command;
@@ -30,25 +30,25 @@ use descriptions::{Describer, Description, Request};
 use files::{ProcDir, TaskPath, numbers_in, reread};
 use known::{KnownTasks, Watched};
 pub(crate) use membership::parse_membership;
-use reading::{Miss, NoSchedstat, Place, Reading, ThreadFiles, affinity};
+use reading::{Miss, NoSchedstat, Reading, ThreadFiles, ThreadPlace, affinity};
 
-/// More threads than this are not looked at.
+/// More threads than this are not read.
 const MAX_THREADS: usize = 200_000;
-/// So many active threads are read at each [`TaskReader::look_hot`]; if there are more, they take turns.
+/// Active threads read per [`TaskReader::look_hot`]; if there are more, they take turns.
 const ACTIVE_PER_LOOK: usize = 128;
 /// The same for threads that are watched but quiet.
 const QUIET_PER_LOOK: usize = 32;
-/// So many that wait for a core are read at each [`TaskReader::look_waiting`].
+/// Waiting threads read per [`TaskReader::look_waiting`].
 const WAITING_PER_LOOK: usize = 16;
-/// Threads whose files are kept open: two descriptors each, and about a page of kernel memory for each descriptor.
+/// Threads whose files are kept open: two descriptors each, each with about a page of kernel memory.
 const MAX_KEPT_OPEN: usize = 128;
-/// Numbers given to new threads that are tried at one hot look; the rest waits for the next.
+/// New thread ids tried per hot look; the rest waits for the next.
 const MAX_TRIED: u32 = 256;
-/// If more are waiting, listing /proc is cheaper, though it does not show new threads of old processes.
+/// With more new ids than this, listing /proc is cheaper, though it misses new threads of old processes.
 const MAX_WAITING: u32 = 4096;
-/// Listing more processes than this is left to every tenth hot look.
+/// With more processes than this, /proc is listed only at every tenth hot look.
 const MANY_PROCESSES: usize = 500;
-/// A process is in a dozen hierarchies at most, each with a path of at most 4096 bytes.
+/// At most a dozen hierarchies per process, each with a path of at most 4096 bytes.
 const MAX_CGROUP_FILE: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub struct TaskReader {
     node: Option<(ProcDir, ThreadFiles)>,
     known: KnownTasks,
     describer: Describer,
-    /// The number that the kernel gave to the latest thread.
+    /// The id of the newest thread.
     newest_tid: Option<u32>,
     /// /proc/loadavg, kept open.
     loadavg: Option<OwnedFd>,
@@ -69,7 +69,7 @@ pub struct TaskReader {
     notes: Notes,
 }
 
-/// What was already said to be unseen.
+/// What was already reported as unseen.
 #[derive(Debug, Default)]
 struct Notes {
     blindness: bool,
@@ -81,7 +81,7 @@ struct Notes {
     no_schedstat: Option<NoSchedstat>,
 }
 
-/// Tells the time during a look that began at `at`.
+/// The current time during a look that began at `at`.
 #[derive(Clone, Copy)]
 struct Stamp {
     at: Time,
@@ -117,12 +117,12 @@ impl TaskReader {
         }
     }
 
-    /// Threads seen at the last look at all.
+    /// Threads seen at the last full look.
     pub fn thread_count(&self) -> usize {
         self.known.thread_count()
     }
 
-    /// Whether the process was there at the last look that could tell.
+    /// Whether the process existed at the last look that could tell.
     pub fn has_process(&self, pid: u32) -> bool {
         self.known.has_process(pid)
     }
@@ -132,20 +132,20 @@ impl TaskReader {
         self.known.watched.len()
     }
 
-    /// The next look at all tells everything as if it were the first. Who is active is still known.
+    /// Makes the next full look report everything like the first. Activity is not forgotten.
     pub fn tell_anew(&mut self) {
         self.known.tell_anew();
         self.notes = Notes::default();
     }
 
-    /// Reads every thread. The first look tells of each; later ones of those that are new, moved, or want to run.
+    /// Reads every thread. The first look reports each; later ones those that are new, changed or want to run.
     pub fn look_all(&mut self, at: Time, evidence: &mut Evidence) {
         let stamp = Stamp::new(at);
         if !self.open(evidence) {
             return;
         }
         self.known.look = self.known.look.wrapping_add(1);
-        // Before the listing: who is born during it is found at the next look.
+        // Before the listing: threads created during it are found at the next look.
         self.newest_tid = self.read_newest_tid();
         if let Err(errno) = self.list() {
             let why = format!("/proc: {}", std::io::Error::from(errno));
@@ -177,7 +177,7 @@ impl TaskReader {
         self.note_schedstat(evidence);
     }
 
-    /// Reads the threads that matter, and those that are new.
+    /// Reads the threads that matter and the new ones.
     pub fn look_hot(&mut self, at: Time, evidence: &mut Evidence) {
         let stamp = Stamp::new(at);
         if !self.open(evidence) {
@@ -190,21 +190,21 @@ impl TaskReader {
         self.note_schedstat(evidence);
     }
 
-    /// Reads watched threads that were kept off a core when they were last seen: between two looks a second apart a starved thread
-    /// may have run many times, and nothing would tell its one long wait from many short ones.
+    /// Reads watched threads that were recently kept off a core. Otherwise, between looks a second apart, one long wait could not
+    /// be told from many short ones.
     pub fn look_waiting(&mut self, at: Time, evidence: &mut Evidence) {
         let stamp = Stamp::new(at);
         let Some((proc, files)) = &mut self.node else { return };
         let watched = std::mem::take(&mut self.known.watched);
         let mut waiting: Vec<&Watched> = watched.iter().filter(|thread| self.known.is_waiting(thread, at)).collect();
-        // Those of the network first; on a node that is too full everybody waits.
+        // Network threads first; on an overloaded node everything waits.
         waiting.sort_by_key(|thread| !self.known.is_standing(thread));
         for Watched { pid, key, files: kept } in waiting.into_iter().take(WAITING_PER_LOOK) {
             let reading = match kept {
                 Some(kept) => files.reread(kept, *pid, key.tid),
-                None => files.read(proc, Place::Path { pid: *pid, tid: key.tid }),
+                None => files.read(proc, ThreadPlace::Path { pid: *pid, tid: key.tid }),
             };
-            // Who is gone is forgotten at the next look at the watched.
+            // Gone threads are forgotten at the next hot look.
             if let Ok(reading) = reading
                 && reading.stat.started == key.started
             {
@@ -219,14 +219,14 @@ impl TaskReader {
     fn open(&mut self, evidence: &mut Evidence) -> bool {
         if !self.notes.blindness {
             self.notes.blindness = true;
-            // Then a denied read says nothing new.
+            // Then a denied read is nothing new.
             self.notes.denied = blindness::note_blindness(&self.root, evidence);
         }
         if self.node.is_none() {
             match ProcDir::open(&self.root) {
                 Ok(proc) => {
                     let files = ThreadFiles::new(&proc);
-                    // Only our own namespace's loadavg counts the numbers that this /proc shows.
+                    // Only our own namespace's loadavg has the ids that this /proc shows.
                     self.loadavg =
                         proc.own_namespace.then(|| proc.open_file(&TaskPath::named("loadavg")).ok()).flatten();
                     self.node = Some((proc, files));
@@ -247,10 +247,10 @@ impl TaskReader {
         }
     }
 
-    /// Reads the threads of a process, at most `limit`; says how many.
+    /// Reads the threads of a process, at most `limit`; returns how many.
     fn visit_process(&mut self, stamp: Stamp, full: bool, pid: u32, limit: usize, evidence: &mut Evidence) -> usize {
         let Some((proc, files)) = &mut self.node else { return 0 };
-        let main = match files.read(proc, Place::Path { pid, tid: pid }) {
+        let main = match files.read(proc, ThreadPlace::Path { pid, tid: pid }) {
             Ok(main) => main,
             Err(miss) => {
                 self.notes.note_miss(miss, evidence);
@@ -267,13 +267,13 @@ impl TaskReader {
         if threads < 2 {
             return 1;
         }
-        // It may end meanwhile: normal.
+        // It may end meanwhile, which is normal.
         let Ok(directory) = proc.open_directory(&TaskPath::of_process(pid, "task")) else { return 1 };
         if numbers_in(&directory, &mut self.tids, limit).is_err() {
             return 1;
         }
         for &tid in self.tids.iter().filter(|&&tid| tid != pid) {
-            match files.read(proc, Place::Sibling { directory: &directory, pid, tid }) {
+            match files.read(proc, ThreadPlace::Sibling { directory: &directory, pid, tid }) {
                 Ok(reading) => observe(&mut self.known, proc, full, stamp.now(), (pid, tid), &reading, evidence),
                 Err(miss) => self.notes.note_miss(miss, evidence),
             }
@@ -310,7 +310,7 @@ impl TaskReader {
             }
             let reading = match &thread.files {
                 Some(kept) => files.reread(kept, pid, tid),
-                None => files.read(proc, Place::Path { pid, tid }),
+                None => files.read(proc, ThreadPlace::Path { pid, tid }),
             };
             let alive = match reading {
                 Ok(reading) if reading.stat.started == thread.key.started => {
@@ -321,7 +321,7 @@ impl TaskReader {
                     observe(&mut self.known, proc, false, at, (pid, tid), &reading, evidence);
                     true
                 }
-                // Another thread has its number by now; it is found as any new one.
+                // Its id now belongs to another thread, which is found like any new one.
                 Ok(_) => false,
                 Err(Miss::Gone) => false,
                 Err(miss) => {
@@ -342,17 +342,17 @@ impl TaskReader {
         self.known.watched = still;
     }
 
-    /// Reads threads that were born since the last look.
+    /// Reads threads created since the last look.
     ///
-    /// The kernel numbers threads in a circle and tells the latest number in /proc/loadavg (kernel/pid.c, idr_alloc_cyclic). So the
-    /// new ones are found by trying the numbers since, for less than a listing of /proc costs, threads of old processes included.
+    /// The kernel assigns ids cyclically (kernel/pid.c, idr_alloc_cyclic) and shows the latest in /proc/loadavg. Trying the ids
+    /// since then finds all new threads, also those of old processes, and is cheaper than listing /proc.
     fn look_for_new(&mut self, stamp: Stamp, evidence: &mut Evidence) {
         self.since_listing = self.since_listing.saturating_add(1);
         if let (Some(newest), Some(before)) = (self.read_newest_tid(), self.newest_tid) {
             if newest == before {
                 return;
             }
-            // Below it, the numbers began anew.
+            // If smaller, the ids wrapped around.
             if newest > before && newest - before <= MAX_WAITING {
                 let last = newest.min(before.saturating_add(MAX_TRIED));
                 self.newest_tid = Some(last);
@@ -383,14 +383,14 @@ impl TaskReader {
         if !self.known.is_new(tid) {
             return;
         }
-        // /proc/TID can be opened for any thread; only `status` says of which process.
+        // /proc/TID exists for any thread; only `status` names its process.
         let mut space = [0; 4096];
         let status = proc.read_once(&TaskPath::of_process(tid, "status"), &mut space);
         let Some(pid) = status.ok().and_then(stat::parse_tgid) else { return };
         if !self.known.has_process(pid) {
             self.visit_new_process(stamp, pid, evidence);
         } else if self.known.thread_count() < MAX_THREADS
-            && let Ok(reading) = files.read(proc, Place::Path { pid, tid })
+            && let Ok(reading) = files.read(proc, ThreadPlace::Path { pid, tid })
         {
             observe(&mut self.known, proc, false, stamp.now(), (pid, tid), &reading, evidence);
         }
@@ -405,7 +405,7 @@ impl TaskReader {
         }
     }
 
-    /// The number of the latest thread, from the last field of /proc/loadavg.
+    /// The newest thread's id, from the last field of /proc/loadavg.
     fn read_newest_tid(&self) -> Option<u32> {
         let mut space = [0; 128];
         let text = reread(self.loadavg.as_ref()?, &mut space).ok()?;
@@ -413,7 +413,7 @@ impl TaskReader {
         stat::parse_u64(last).and_then(|tid| u32::try_from(tid).ok()).filter(|&tid| tid > 0)
     }
 
-    /// Tells of the processes that are new or changed.
+    /// Reports processes that are new or changed.
     fn describe(&mut self, evidence: &mut Evidence) {
         let Some((proc, _)) = &self.node else { return };
         let mut queued = std::mem::take(&mut self.known.to_describe);
@@ -423,7 +423,7 @@ impl TaskReader {
         let mut requests = Vec::with_capacity(queued.len());
         queued.retain(|process| match self.known.environment(process.at, process.pid) {
             Ok(environment) => {
-                // The kernel's threads have no memory of their own, and so no arguments.
+                // Kernel threads have no memory of their own, so no arguments.
                 if !process.kernel {
                     requests.push(Request { pid: process.pid, environment });
                 }
@@ -451,7 +451,7 @@ impl TaskReader {
         if !self.notes.truncated {
             self.notes.truncated = true;
             let what = format!("threads beyond the first {MAX_THREADS}");
-            evidence.unseen(probe::TASKS, what, "there are more than we look at", "look at them with ps or bpf tools");
+            evidence.unseen(probe::TASKS, what, "coroner reads no more than that", "use ps or BPF tools");
         }
     }
 
@@ -464,11 +464,11 @@ impl TaskReader {
         let (why, how) = match why {
             None => return,
             Some(NoSchedstat::Missing) => (
-                "there is no /proc/PID/schedstat: this kernel was built without CONFIG_SCHED_INFO",
-                "use a kernel with CONFIG_SCHEDSTATS or CONFIG_TASK_DELAY_ACCT, as distributions build it",
+                "no /proc/PID/schedstat: this kernel was built without CONFIG_SCHED_INFO",
+                "use a kernel with CONFIG_SCHEDSTATS or CONFIG_TASK_DELAY_ACCT, as distributions do",
             ),
             Some(NoSchedstat::AlwaysZero) => (
-                "/proc/PID/schedstat is 0 for everyone: this kernel does not account waits",
+                "/proc/PID/schedstat is 0 for every thread: this kernel does not account waits",
                 "boot with the kernel parameter delayacct",
             ),
             Some(NoSchedstat::Denied) => ("/proc/PID/schedstat: permission denied", "run as root"),
@@ -500,16 +500,14 @@ impl Notes {
     fn note_description(&mut self, pid: u32, description: &Description, evidence: &mut Evidence) {
         if description.stuck && !self.stuck {
             self.stuck = true;
-            let why = format!(
-                "/proc/{pid}/cmdline: the read did not come back in time; someone holds that process's memory map"
-            );
-            let how = format!("see who holds it: cat /proc/{pid}/task/*/stack");
-            evidence.unseen(probe::TASKS, "what some processes run", why, how);
+            let why = format!("reading /proc/{pid}/cmdline hangs: something holds that process's mmap lock");
+            let how = format!("find the holder: cat /proc/{pid}/task/*/stack");
+            evidence.unseen(probe::TASKS, "command lines of some processes", why, how);
         }
         if description.environment_denied && !self.environment_denied {
             self.environment_denied = true;
             let why = format!("/proc/{pid}/environ: permission denied");
-            evidence.unseen(probe::TASKS, "which jobs Ray's processes work for", why, "run as root");
+            evidence.unseen(probe::TASKS, "which jobs Ray processes belong to", why, "run as root");
         }
     }
 }

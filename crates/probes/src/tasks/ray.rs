@@ -1,15 +1,15 @@
-//! What Ray's processes say of themselves.
+//! What Ray's processes reveal about their job.
 //!
-//! Where what stands was read in Ray's sources and seen on Ray 2.x:
+//! From Ray's sources, confirmed on Ray 2.x:
 //! - A worker's title is `ray::` and the task or method it runs, or `ray::IDLE` (python/ray/_raylet.pyx).
-//! - A worker started for a job has RAY_JOB_ID in its environment (src/ray/raylet/worker_pool.cc). One that was started ahead
-//!   of time has `ffffffff` there for good; its log files begin with `:job_id:` when its first task comes.
+//! - A worker started for a job has RAY_JOB_ID in its environment (src/ray/raylet/worker_pool.cc). A prestarted one keeps
+//!   `ffffffff` there; its log files begin with `:job_id:` once its first task arrives.
 //! - A submitted driver has RAY_JOB_CONFIG_JSON_ENV_VAR, whose `metadata` names the submission
-//!   (python/ray/dashboard/modules/job/job_supervisor.py). Its job id stands only in the name of its own log file:
+//!   (python/ray/dashboard/modules/job/job_supervisor.py). Its job id is only in the name of its own log file:
 //!   `python-core-driver-<job id>ffff…_<pid>.log` (src/ray/common/id.cc, ComputeDriverIdFromJob).
 //!
-//! Of the environment nothing but [`JOB_ID`] and the submission id in [`JOB_CONFIG`] is kept; that one also holds the job's
-//! runtime environment, where people put secrets.
+//! Only [`JOB_ID`] and the submission id in [`JOB_CONFIG`] are kept from the environment; the latter also has the job's runtime
+//! environment, where people put secrets.
 
 use std::os::fd::AsFd;
 
@@ -21,30 +21,30 @@ use super::files::{ProcDir, TaskPath, numbers_in, reread};
 
 const JOB_ID: &[u8] = b"RAY_JOB_ID";
 const JOB_CONFIG: &[u8] = b"RAY_JOB_CONFIG_JSON_ENV_VAR";
-/// Its presence alone says that a python process wants to talk to Ray.
+/// Its presence means that a Python process talks to Ray.
 const ADDRESS: &[u8] = b"RAY_ADDRESS";
 
-/// The kernel bounds arguments and environment together to a quarter of the stack limit, by default 2 MiB.
+/// The kernel limits arguments and environment together to a quarter of the stack limit, 2 MiB by default.
 pub const MAX_ENVIRONMENT: usize = 4 << 20;
 
-/// A driver's log is among its first open files.
+/// A driver's log file is among its first open files.
 const MAX_OPEN_FILES: usize = 96;
 
-/// What is kept of the environment of a process.
+/// What is kept of a process's environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RayEnvironment {
     pub job_id: Option<String>,
     pub submission_id: Option<String>,
-    /// Any of the keys was there.
+    /// Any of the keys was present.
     pub is_ray: bool,
 }
 
-/// What kind of process this is, by its arguments.
+/// Kind of process, by its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RayRole {
     /// raylet, gcs_server: no job.
     System,
-    /// Has a title of Ray.
+    /// Has a Ray title.
     Worker,
     /// Python: may be a driver.
     Maybe,
@@ -61,7 +61,7 @@ pub fn role(command: &str) -> RayRole {
     }
 }
 
-/// Picks the keys of the allow-list out of /proc/PID/environ.
+/// Picks the allowed keys from /proc/PID/environ.
 pub fn parse_environment(environ: &[u8]) -> RayEnvironment {
     let mut seen = RayEnvironment::default();
     for entry in environ.split(|&b| b == 0) {
@@ -90,7 +90,7 @@ fn job_id(text: &[u8]) -> Option<String> {
 }
 
 fn submission_id(config: &[u8]) -> Option<String> {
-    // Fields that are not named here are skipped by the parser, never stored.
+    // The parser skips fields not named here; they are never stored.
     #[derive(Deserialize)]
     struct Config {
         metadata: Option<Metadata>,
@@ -104,7 +104,7 @@ fn submission_id(config: &[u8]) -> Option<String> {
     (plain && !id.is_empty()).then_some(id)
 }
 
-/// What is said of a Ray process; `None` if it is not one.
+/// Describes a Ray process; `None` if it is not one.
 pub fn ray_process(proc: &ProcDir, pid: u32, command: &str, environment: &RayEnvironment) -> Option<RayProcess> {
     let mut ray = RayProcess {
         job_id: environment.job_id.clone(),
@@ -135,13 +135,13 @@ pub fn ray_process(proc: &ProcDir, pid: u32, command: &str, environment: &RayEnv
     Some(ray)
 }
 
-/// The job of a worker that was started ahead of time: the first line of its own log.
+/// The job of a prestarted worker, from the first line of its log.
 fn workers_job(proc: &ProcDir, pid: u32) -> Option<String> {
     for number in [2, 1] {
         let path = TaskPath::of_open_file(pid, number);
         let mut space = [0; 512];
         let Some(name) = proc.read_link(&path, &mut space).map(file_name) else { continue };
-        // Nothing else is opened: it could be a pipe, or not Ray's.
+        // Open nothing else: it could be a pipe, or not Ray's.
         if name.starts_with(b"worker-") && (name.ends_with(b".err") || name.ends_with(b".out")) {
             let mut beginning = [0; 17];
             let file = proc.open_file(&path).ok()?;
@@ -168,7 +168,7 @@ fn drivers_job(proc: &ProcDir, pid: u32) -> Option<String> {
     })
 }
 
-/// `python-core-driver-02000000ffff…_22842.log`. Children inherit the open file, but not the number in its name.
+/// `python-core-driver-02000000ffff…_22842.log`. Children inherit the open file, but have another pid than in its name.
 fn job_of_driver_log(name: &[u8], pid: u32) -> Option<String> {
     let rest = name.strip_prefix(b"python-core-driver-")?;
     let own = rest.strip_suffix(b".log")?.ends_with(format!("_{pid}").as_bytes());
@@ -207,7 +207,7 @@ mod tests {
         assert!(!parse_environment(b"RAYMOND=1\0XRAY_JOB_ID=01000000\0=\0").is_ray);
     }
 
-    /// As Ray 2.x left them in /proc: workers started ahead of time, a driver, and a child of the driver.
+    /// As Ray 2.x leaves them in /proc: prestarted workers, a driver, and a child of the driver.
     #[test]
     fn jobs_are_found_in_the_names_and_first_lines_of_logs() {
         let tree = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use super::files::{ProcDir, TaskPath, read_once_at, reread};
 use super::stat::{Stat, parse_schedstat, parse_stat, status_line};
 use crate::ParseError;
 
-/// What was read of a thread.
+/// One reading of a thread.
 pub struct Reading<'a> {
     pub stat: Stat<'a>,
     pub sched: Option<SchedTimes>,
@@ -19,21 +19,21 @@ pub struct Reading<'a> {
 /// Why a thread could not be read.
 #[derive(Debug)]
 pub enum Miss {
-    /// It ended: normal.
+    /// It ended, which is normal.
     Gone,
     Denied,
     Unreadable(String),
 }
 
-/// Where a thread's files are opened.
-pub enum Place<'a> {
+/// How a thread's files are opened.
+pub enum ThreadPlace<'a> {
     /// By its whole path.
     Path { pid: u32, tid: u32 },
     /// In the open directory /proc/PID/task.
     Sibling { directory: &'a OwnedFd, pid: u32, tid: u32 },
 }
 
-/// A watched thread's files, kept open: to open and close them costs twice as much as to read them.
+/// A watched thread's files, kept open: opening and closing them costs twice as much as reading.
 #[derive(Debug)]
 pub struct KeptFiles {
     stat: OwnedFd,
@@ -44,7 +44,7 @@ pub struct KeptFiles {
 #[derive(Debug)]
 pub struct ThreadFiles {
     space: Box<Space>,
-    /// Why run and wait times are not read.
+    /// Why run and wait times are not available.
     no_schedstat: Option<NoSchedstat>,
 }
 
@@ -64,8 +64,8 @@ pub enum NoSchedstat {
 impl ThreadFiles {
     pub fn new(proc: &ProcDir) -> ThreadFiles {
         let mut space = Box::new(Space { stat: [0; 4096], schedstat: [0; 128] });
-        // Kernels before 5.14 print `0 0 0` for everyone when neither CONFIG_SCHEDSTATS nor delay accounting is on
-        // (sched_info_on). We run, so our own times cannot be that.
+        // Kernels before 5.14 print `0 0 0` for every thread if neither CONFIG_SCHEDSTATS nor delay accounting is on
+        // (sched_info_on). Our own thread runs, so its times cannot be zero.
         let own = proc.read_once(&TaskPath::named("thread-self/schedstat"), &mut space.schedstat);
         let no_schedstat =
             own.is_ok_and(|text| parse_schedstat(text) == Ok(NOTHING)).then_some(NoSchedstat::AlwaysZero);
@@ -76,20 +76,20 @@ impl ThreadFiles {
         self.no_schedstat
     }
 
-    pub fn read(&mut self, proc: &ProcDir, place: Place<'_>) -> Result<Reading<'_>, Miss> {
+    pub fn read(&mut self, proc: &ProcDir, place: ThreadPlace<'_>) -> Result<Reading<'_>, Miss> {
         let Space { stat, schedstat } = &mut *self.space;
         let (stat, schedstat) = match place {
-            Place::Path { pid, tid } => {
+            ThreadPlace::Path { pid, tid } => {
                 let path = TaskPath::of_thread(pid, tid, "stat");
                 let stat = proc.read_once(&path, stat).map_err(|errno| miss(&path, errno))?;
-                // The same file as in task/TID, by a shorter way.
+                // The same file as in task/TID, by a shorter path.
                 let path = match pid == tid {
                     true => TaskPath::of_process(pid, "schedstat"),
                     false => TaskPath::of_thread(pid, tid, "schedstat"),
                 };
                 (stat, self.no_schedstat.is_none().then(|| proc.read_once(&path, schedstat)))
             }
-            Place::Sibling { directory, pid, tid } => {
+            ThreadPlace::Sibling { directory, pid, tid } => {
                 let path = TaskPath::of_sibling(tid, "stat");
                 let stat = read_once_at(directory, &path, stat)
                     .map_err(|errno| miss(&TaskPath::of_thread(pid, tid, "stat"), errno))?;
@@ -97,7 +97,7 @@ impl ThreadFiles {
                 (stat, self.no_schedstat.is_none().then(|| read_once_at(directory, &path, schedstat)))
             }
         };
-        let (Place::Path { pid, tid } | Place::Sibling { pid, tid, .. }) = place;
+        let (ThreadPlace::Path { pid, tid } | ThreadPlace::Sibling { pid, tid, .. }) = place;
         let stat = parse_stat(stat).map_err(|error| unreadable(pid, tid, error))?;
         let sched = match schedstat {
             None => None,
@@ -139,7 +139,7 @@ impl ThreadFiles {
     }
 }
 
-/// Where a thread may run, among the cores that are online.
+/// The online cores a thread may run on.
 pub fn affinity(proc: &ProcDir, pid: u32, tid: u32) -> Option<CoreSet> {
     if proc.own_namespace
         && let Some(id) = i32::try_from(tid).ok().and_then(rustix::process::Pid::from_raw)
@@ -148,7 +148,7 @@ pub fn affinity(proc: &ProcDir, pid: u32, tid: u32) -> Option<CoreSet> {
         let cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core));
         return Some(CoreSet::new(cores.filter_map(|core| u32::try_from(core).ok())));
     }
-    // A kernel for more cores than the system call's set holds, or another node's files.
+    // The kernel has more cores than the system call's set holds, or these are another node's files.
     let mut status = Vec::new();
     proc.read_all(&TaskPath::of_thread(pid, tid, "status"), 64 << 10, &mut status).ok()?;
     let list = status_line(&status, b"Cpus_allowed_list:")?;

@@ -1,4 +1,4 @@
-//! What the kernel says of one thread: `stat` and `schedstat` in /proc/PID/task/TID.
+//! Parses `stat` and `schedstat` in /proc/PID/task/TID.
 
 use std::borrow::Cow;
 
@@ -6,13 +6,13 @@ use coroner_evidence::tasks::SchedTimes;
 
 use crate::ParseError;
 
-/// From include/linux/sched.h; user space sees the flags in field 9 of `stat`.
+/// include/linux/sched.h; the flags are field 9 of `stat`.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// The fields of /proc/PID/task/TID/stat that we use (fs/proc/array.c, do_task_stat).
+/// The fields of /proc/PID/task/TID/stat we use (fs/proc/array.c, do_task_stat).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat<'a> {
-    /// Raw, as in the file: see [`readable_name`].
+    /// Raw, as in the file; see [`readable_name`].
     pub comm: &'a [u8],
     pub state: u8,
     pub ppid: u32,
@@ -33,7 +33,7 @@ pub struct Stat<'a> {
 pub fn parse_stat(bytes: &[u8]) -> Result<Stat<'_>, ParseError> {
     let expected = |what: &str| ParseError::new(1, what);
     let open = bytes.iter().position(|&b| b == b'(').ok_or_else(|| expected("a name in parentheses"))?;
-    // A name may hold spaces and parentheses; nothing after it does.
+    // A name may contain spaces and parentheses; nothing after it does.
     let close = bytes.iter().rposition(|&b| b == b')').filter(|&close| close > open);
     let close = close.ok_or_else(|| expected("a name in parentheses"))?;
     let comm = &bytes[open + 1..close];
@@ -91,12 +91,12 @@ pub fn parse_schedstat(bytes: &[u8]) -> Result<SchedTimes, ParseError> {
     Ok(SchedTimes { run_ns: number("run time")?, wait_ns: number("wait time")?, slices: number("time slices")? })
 }
 
-/// The thread group, from the `Tgid:` line of /proc/TID/status.
+/// The process, from the `Tgid:` line of /proc/TID/status.
 pub fn parse_tgid(status: &[u8]) -> Option<u32> {
     status_line(status, b"Tgid:").and_then(parse_u64).and_then(|tgid| u32::try_from(tgid).ok())
 }
 
-/// The value of a line of /proc/TID/status. The name of the thread stands in its first line, escaped, so it cannot fake one.
+/// The value of a line of /proc/TID/status. The thread's name is escaped in the first line, so it cannot fake another.
 pub fn status_line<'a>(status: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(key))?;
     Some(line.trim_ascii())
@@ -121,8 +121,8 @@ fn parse_nice(text: &[u8]) -> Option<i8> {
     Some(if negative { -nice } else { nice })
 }
 
-/// A name for people: what the kernel escaped in `stat` is undone, bytes that are not UTF-8 and control characters (they could
-/// steer a terminal) become `�`.
+/// A printable name: undoes the escapes of `stat`; bytes that are not UTF-8 and control characters (they could control a
+/// terminal) become `�`.
 pub fn readable_name(raw: &[u8]) -> String {
     let mut bytes = Cow::Borrowed(raw);
     if raw.contains(&b'\\') {
@@ -166,7 +166,7 @@ mod tests {
         assert!(stat.kernel);
         assert_eq!((stat.state, stat.ppid, stat.system_ticks, stat.started), (b'S', 2, 12, 5));
         assert_eq!((stat.core, stat.rt_priority, stat.policy, stat.nice, stat.threads), (0, 0, 0, 0, 1));
-        // What the kernel calls cminflt (7) is the children's.
+        // cminflt (7) counts the children's faults.
         assert_eq!(stat.minor_faults, 0);
     }
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_hold_anything() {
+    fn a_name_may_contain_anything() {
         for comm in [&b"a) b (c"[..], b") R 1 2 3", b"", b"two words", b"\xff\xfe)(", b"tab\there", b"line\nbreak"] {
             let bytes = line(comm);
             let stat = parse_stat(&bytes).unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_file_says_what_is_missing() {
+    fn a_truncated_file_names_the_missing_field() {
         let error = parse_stat(b"77 (x) R 1 77").unwrap_err();
         assert_eq!(error.to_string(), "line 1: expected field 9 (flags)");
         assert!(parse_stat(b"").is_err());

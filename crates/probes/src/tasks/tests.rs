@@ -14,7 +14,7 @@ use crate::root::now;
 /// A small /proc.
 struct Tree(tempfile::TempDir);
 
-/// What `stat` says of a thread in the tree.
+/// Content of `stat` of a thread in the tree.
 #[derive(Clone, Copy)]
 struct Said<'a> {
     comm: &'a str,
@@ -72,7 +72,7 @@ impl Tree {
         self.write(&format!("{pid}/task/{tid}/schedstat"), schedstat);
         self.write(&format!("{pid}/task/{tid}/status"), format!("Tgid:\t{pid}\nCpus_allowed_list:\t0-1\n"));
         if pid == tid {
-            // The tree has no links between the two.
+            // A separate file, unlike in the real /proc.
             self.write(&format!("{pid}/schedstat"), schedstat);
         }
     }
@@ -97,7 +97,7 @@ fn tids(evidence: &Evidence) -> Vec<u32> {
 }
 
 #[test]
-fn the_first_look_tells_of_everyone_and_later_ones_of_who_moved() {
+fn the_first_look_reports_all_threads_and_later_ones_only_changes() {
     let tree = Tree::new();
     tree.thread(10, 10, Said { comm: "a) b (c", threads: 2, ..SAID }, "100 20 3\n");
     tree.thread(10, 11, Said { comm: "line\\nbreak", ..SAID }, "9 0 1\n");
@@ -138,9 +138,9 @@ fn the_first_look_tells_of_everyone_and_later_ones_of_who_moved() {
     assert_eq!(raised.threads[0].affinity.as_ref().unwrap().to_string(), "0-1");
 }
 
-/// The kernel adds a wait when it ends: one that lasts shows only as state R.
+/// The kernel counts a wait when it ends, so an ongoing one shows only as state R.
 #[test]
-fn a_thread_that_wants_to_run_is_told_of_at_each_look() {
+fn a_runnable_thread_is_reported_at_each_look() {
     let tree = Tree::new();
     tree.thread(10, 10, Said { state: 'R', ..SAID }, "100 20 3\n");
     tree.thread(11, 11, SAID, "100 20 3\n");
@@ -150,7 +150,7 @@ fn a_thread_that_wants_to_run_is_told_of_at_each_look() {
         assert_eq!(tids(&look_hot(&mut reader, second)), [10]);
     }
     assert_eq!(tids(&look_all(&mut reader, 1_010)), [10]);
-    // Once it sleeps for long, nobody looks between the full scans.
+    // After a long sleep it is read only by full scans.
     tree.thread(10, 10, SAID, "100 20 3\n");
     assert_eq!(tids(&look_hot(&mut reader, 1_011)), [10]);
     assert_eq!(reader.watched_count(), 1);
@@ -159,7 +159,7 @@ fn a_thread_that_wants_to_run_is_told_of_at_each_look() {
 }
 
 #[test]
-fn threads_of_the_network_are_watched_from_the_start() {
+fn network_threads_are_watched_from_the_start() {
     let tree = Tree::new();
     let kernel = Said { flags: 0x20_0000, ..SAID };
     tree.thread(14, 14, Said { comm: "ksoftirqd/0", ..kernel }, "1 1 1\n");
@@ -175,9 +175,9 @@ fn threads_of_the_network_are_watched_from_the_start() {
     assert_eq!(tids(&look_hot(&mut reader, 100_001)), [14, 15]);
 }
 
-/// Between two looks a second apart: who is kept off a core, and nobody else.
+/// Between two looks a second apart, only threads kept off a core are read.
 #[test]
-fn only_who_waits_for_a_core_is_looked_at_in_between() {
+fn only_threads_waiting_for_a_core_are_read_in_between() {
     let tree = Tree::new();
     let napi = Said { comm: "napi/eth0-8193", flags: 0x20_0000, state: 'R', ..SAID };
     tree.thread(20, 20, napi, "100 100 1\n");
@@ -186,17 +186,17 @@ fn only_who_waits_for_a_core_is_looked_at_in_between() {
     look_all(&mut reader, 1_000);
     let mut between = Evidence::default();
     reader.look_waiting(Time::from_millis(1_000_250), &mut between);
-    assert!(tids(&between).is_empty(), "nobody is known to wait yet");
+    assert!(tids(&between).is_empty(), "no thread is known to wait yet");
 
     tree.thread(30, 30, Said { comm: "busy", state: 'R', ticks: 105, ..SAID }, "990000000 100 9\n");
     look_hot(&mut reader, 1_001);
     reader.look_waiting(Time::from_millis(1_001_250), &mut between);
     assert_eq!(tids(&between), [20]);
-    // It had its turn for a moment, in which it may have begun to wait again.
+    // It ran for a moment and may wait again since.
     tree.thread(20, 20, Said { ticks: 6, ..napi }, "50000000 950000100 400\n");
     reader.look_waiting(Time::from_millis(1_001_500), &mut between);
     assert_eq!(tids(&between), [20, 20]);
-    // Then both have a core as they like.
+    // Then both run without waiting.
     for second in 1_002..1_007_u64 {
         let busy = Said { comm: "busy", state: 'R', ticks: second, ..SAID };
         tree.thread(30, 30, busy, &format!("{} 100 9\n", second * 990_000_000));
@@ -209,7 +209,7 @@ fn only_who_waits_for_a_core_is_looked_at_in_between() {
 }
 
 #[test]
-fn an_active_thread_is_found_by_its_share_since_it_started() {
+fn an_active_thread_is_found_by_its_run_time_since_its_start() {
     let tree = Tree::new();
     // Started 10 s after boot; now it is 110 s after boot: 5 s of 100 s.
     tree.thread(10, 10, SAID, "5000000000 0 9\n");
@@ -224,7 +224,7 @@ fn an_active_thread_is_found_by_its_share_since_it_started() {
 }
 
 #[test]
-fn new_processes_and_reused_numbers_are_told_apart() {
+fn new_processes_and_reused_pids_are_recognised() {
     let tree = Tree::new();
     tree.thread(10, 10, Said { state: 'R', ..SAID }, "1 1 1\n");
     let mut reader = tree.reader();
@@ -246,7 +246,7 @@ fn new_processes_and_reused_numbers_are_told_apart() {
 }
 
 #[test]
-fn another_program_in_the_same_process_is_told() {
+fn a_new_program_in_the_same_process_is_reported() {
     let tree = Tree::new();
     tree.thread(10, 10, Said { comm: "sh", state: 'R', ..SAID }, "1 1 1\n");
     tree.write("10/cmdline", "sh\0-c\0exec python3 train.py\0");
@@ -260,7 +260,7 @@ fn another_program_in_the_same_process_is_told() {
     assert_eq!(seen.processes[0].command.as_deref(), Some("python3 train.py"));
     assert_eq!(seen.processes[0].ray.as_ref().unwrap().job_id.as_deref(), Some("02000000"));
     assert!(!format!("{seen:?}").contains("SECRET"));
-    // A busy process that is moved is noticed, though nothing in its threads says so.
+    // A busy process moved to another cgroup is noticed, though its threads do not show it.
     tree.write("10/cgroup", "0::/b\n");
     let seen = look_all(&mut reader, 1_002);
     assert_eq!(seen.processes.iter().map(|p| p.memory_cgroup.as_deref()).collect::<Vec<_>>(), [Some("/b")]);
@@ -268,7 +268,7 @@ fn another_program_in_the_same_process_is_told() {
 }
 
 #[test]
-fn a_kworkers_task_is_told_only_while_it_runs() {
+fn a_kworkers_task_is_reported_only_while_it_runs() {
     let tree = Tree::new();
     let kworker = Said { flags: 0x20_0000, comm: "kworker/0:1-events", ..SAID };
     tree.thread(10, 10, kworker, "1 1 1\n");
@@ -289,14 +289,14 @@ fn waits_that_cannot_be_seen_are_not_zero() {
     assert_eq!(seen.thread_samples[0].sched, None);
     assert!(seen.why_unseen(probe::RUN_QUEUE).unwrap().why.contains("no /proc/PID/schedstat"));
 
-    // A kernel that does not account them prints zeros for everyone.
+    // A kernel that does not account waits prints zeros for every thread.
     let tree = Tree::new();
     tree.thread(10, 10, SAID, "0 0 0\n");
     let mut reader = tree.reader();
     let seen = look_all(&mut reader, 1_000);
     assert_eq!(seen.thread_samples[0].sched, None);
     assert!(seen.why_unseen(probe::RUN_QUEUE).unwrap().how_to_see.contains("delayacct"));
-    assert_eq!(look_all(&mut reader, 1_001).unseen, [], "said once");
+    assert_eq!(look_all(&mut reader, 1_001).unseen, [], "reported once");
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn a_broken_file_is_named_and_the_others_are_read() {
 }
 
 #[test]
-fn no_proc_at_all_is_told() {
+fn a_missing_proc_is_reported() {
     let tree = tempfile::tempdir().unwrap();
     let mut reader = TaskReader::new(Root::at(tree.path()));
     let seen = look_all(&mut reader, 1);
@@ -321,7 +321,7 @@ fn no_proc_at_all_is_told() {
 
 // The real node.
 
-/// Calls until it says yes.
+/// Polls until the condition holds.
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
@@ -368,12 +368,12 @@ impl Drop for Spinner {
     }
 }
 
-/// A child that is ended and reaped also when a test fails.
+/// A child that is terminated and reaped even if the test fails.
 struct Ended(Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // Not SIGKILL: `timeout` passes this one on to the child it started.
+        // Not SIGKILL: `timeout` forwards SIGTERM to its child.
         if let Ok(pid) = i32::try_from(self.0.id())
             && let Some(pid) = rustix::process::Pid::from_raw(pid)
         {
@@ -392,7 +392,7 @@ fn a_spinning_thread_is_seen_on_its_core() {
     let mut reader = TaskReader::new(Root::live());
     let mut evidence = Evidence::default();
     reader.look_all(now(), &mut evidence);
-    // Born after the scan: found by a hot look, or at the latest by the next scan if thousands are born at a time.
+    // Created after the scan: found by a hot look, or by the next scan if thousands are created at once.
     let core = last_core();
     let spinner = Spinner::start("spin) here", Some(core));
     let mut looks = 0;
@@ -421,7 +421,7 @@ fn last_core() -> usize {
 }
 
 #[test]
-fn a_thread_kept_off_its_core_shows_it() {
+fn a_thread_kept_off_its_core_is_seen_waiting() {
     let core = last_core();
     let Some(_host) = coroner_lab::HostLock::take_as_root() else { return };
     if core == 0 {
@@ -431,7 +431,7 @@ fn a_thread_kept_off_its_core_shows_it() {
     let mut reader = TaskReader::new(Root::live());
     let mut evidence = Evidence::default();
     reader.look_all(now(), &mut evidence);
-    // Ends by itself after 5 s, whatever becomes of us: timeout neither inherits the class nor the core.
+    // Ends after 5 s whatever happens to us: `timeout` itself has neither the real-time class nor the affinity.
     let monopolist = Command::new("timeout")
         .args(["5", "taskset", "-c", &core.to_string(), "chrt", "-f", "50", "sh", "-c", "while :; do :; done"])
         .spawn();
@@ -439,7 +439,7 @@ fn a_thread_kept_off_its_core_shows_it() {
         return coroner_lab::skip("no timeout, taskset or chrt here");
     };
     let monopolist = Ended(monopolist);
-    // It runs on that core and before everyone; and meanwhile the victim wants to run, but its times stand still.
+    // It runs on that core before all others; meanwhile the victim is runnable, but its times do not change.
     let is_monopolist = |evidence: &Evidence| {
         let rt = evidence.threads.iter().filter(|t| t.comm == "sh" && t.class == SchedulingClass::Fifo);
         rt.filter(|t| t.affinity.as_ref().and_then(|a| a.single()) == Some(core as u32)).count() > 0
@@ -465,9 +465,9 @@ fn a_new_process_is_described_by_the_next_hot_look() {
     reader.look_all(now(), &mut evidence);
     let sleeper = Ended(Command::new("sleep").arg("60").spawn().unwrap());
     let pid = sleeper.0.id();
-    // In the middle of execve it has its new name, and no command line yet.
+    // During execve it has its new name, but no command line yet.
     wait_for("its command line", || fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty()));
-    // If hundreds of others were born as well, it takes some looks.
+    // If hundreds of others were created too, it takes several looks.
     wait_for("the new process", || {
         reader.look_hot(now(), &mut evidence);
         evidence.processes.iter().any(|p| p.pid == pid)
@@ -479,10 +479,10 @@ fn a_new_process_is_described_by_the_next_hot_look() {
     assert!(own.contains(process.memory_cgroup.as_deref().unwrap()), "{own}");
     drop(sleeper);
     reader.look_all(now(), &mut evidence);
-    assert!(!reader.has_process(pid), "forgotten when it is gone");
+    assert!(!reader.has_process(pid), "forgotten once it is gone");
 }
 
-/// The bounds have room for a busy machine; `examples/tasks.rs` shows the real figures.
+/// The limits allow for a busy machine; `examples/tasks.rs` measures the real cost.
 #[test]
 fn looking_is_cheap() {
     let sleepers: Vec<Ended> = (0..200).map(|_| Ended(Command::new("sleep").arg("60").spawn().unwrap())).collect();
@@ -494,11 +494,11 @@ fn looking_is_cheap() {
     let before = thread_cpu();
     reader.look_all(now(), &mut evidence);
     let each = thread_cpu().since(before) / u32::try_from(reader.thread_count()).unwrap();
-    assert!(each < Duration::from_micros(100), "{each:?} for a thread");
+    assert!(each < Duration::from_micros(100), "{each:?} per thread");
     let before = thread_cpu();
     for _ in 0..10 {
         reader.look_hot(now(), &mut evidence);
     }
     let hot = thread_cpu().since(before) / 10;
-    assert!(hot < Duration::from_millis(5), "{hot:?} for a hot look");
+    assert!(hot < Duration::from_millis(5), "{hot:?} per hot look");
 }

@@ -23,12 +23,12 @@ fn absolute_links_stay_inside() {
     symlink("/etc/hostname", dir.path().join("usr/lib/name")).unwrap();
     let tree = tree(dir.path());
     let place = tree.find("/lib/systemd/system/a.service").unwrap();
-    assert_eq!((place.path.as_str(), place.kind), ("/usr/lib/systemd/system/a.service", Kind::File));
+    assert_eq!((place.path.as_str(), place.kind), ("/usr/lib/systemd/system/a.service", FileKind::File));
     assert_eq!(tree.read("/lib/name", 100).unwrap(), b"the image");
 }
 
 #[test]
-fn hostile_links_do_not_climb_out() {
+fn hostile_links_do_not_escape() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     put(dir.path(), "secret", "of the host");
@@ -56,12 +56,12 @@ fn loops_end() {
     for path in ["/a", "/b/c", "/self"] {
         assert_eq!(tree.find(path).unwrap_err().raw_os_error(), Some(Errno::LOOP.raw_os_error()), "{path}");
     }
-    assert_eq!(tree.find_link("/a").unwrap().kind, Kind::Link);
+    assert_eq!(tree.find_link("/a").unwrap().kind, FileKind::Link);
     assert_eq!(tree.link_target("/a").unwrap(), "b");
 }
 
 #[test]
-fn only_plain_files_of_a_bounded_size_are_read() {
+fn only_regular_files_of_a_bounded_size_are_read() {
     let dir = tempfile::tempdir().unwrap();
     assert!(std::process::Command::new("mkfifo").arg(dir.path().join("pipe")).status().unwrap().success());
     put(dir.path(), "big", &"x".repeat(101));
@@ -75,14 +75,14 @@ fn only_plain_files_of_a_bounded_size_are_read() {
 }
 
 #[test]
-fn the_null_device_of_the_image_is_known() {
+fn the_null_device_of_the_image_is_recognised() {
     let tree = Tree::open(&Root::live()).unwrap();
-    assert_eq!(tree.find("/dev/null").unwrap().kind, Kind::NullDevice);
-    assert_eq!(tree.find("/dev/zero").unwrap().kind, Kind::Other);
+    assert_eq!(tree.find("/dev/null").unwrap().kind, FileKind::NullDevice);
+    assert_eq!(tree.find("/dev/zero").unwrap().kind, FileKind::Other);
 }
 
 #[test]
-fn paths_are_simplified_like_systemd_does() {
+fn paths_are_simplified_like_in_systemd() {
     let dir = tempfile::tempdir().unwrap();
     put(dir.path(), "usr/lib/systemd/system/a.service", "");
     symlink("usr/lib", dir.path().join("lib")).unwrap();
@@ -118,7 +118,7 @@ proptest! {
 }
 
 #[test]
-fn a_directory_that_was_walked_before_leads_to_the_same() {
+fn a_cached_directory_gives_the_same_result() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("a/b/c")).unwrap();
     symlink("/a/b", dir.path().join("l")).unwrap();

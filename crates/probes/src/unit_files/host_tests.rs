@@ -7,14 +7,14 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Name → (state, preset), as systemctl tells them.
+/// Name → (state, preset), according to systemctl.
 fn told_by_systemctl(root: &Path) -> Option<BTreeMap<String, (String, String)>> {
     let output = Command::new("systemctl")
         .arg(format!("--root={}", root.display()))
         .args(["list-unit-files", "--no-pager", "--no-legend", "--full"])
         .output()
         .ok()?;
-    // Without any unit it fails and says nothing.
+    // Without any unit it fails without output.
     assert!(output.status.success() || output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -29,7 +29,7 @@ fn told_by_us(root: &Path) -> BTreeMap<String, (String, String)> {
     read(&Root::at(root)).unwrap().units.into_iter().map(row).collect()
 }
 
-/// Instances without a file of their own are ours alone: systemctl does not list them.
+/// systemctl does not list instances without a file; we do.
 fn assert_same(
     ours: &BTreeMap<String, (String, String)>,
     truth: &BTreeMap<String, (String, String)>,
@@ -51,8 +51,8 @@ fn lab_root() -> Option<PathBuf> {
 }
 
 #[test]
-fn a_debian_image_is_told_as_systemctl_tells_it() {
-    let Some(root) = lab_root() else { return coroner_lab::skip("no root file system: coroner-lab root makes it") };
+fn agrees_with_systemctl_on_a_debian_image() {
+    let Some(root) = lab_root() else { return coroner_lab::skip("no root file system; make it with coroner-lab root") };
     let Some(truth) = told_by_systemctl(&root) else { return coroner_lab::skip("no systemctl here") };
     let ours = told_by_us(&root);
     assert!(truth.len() > 100, "{}", truth.len());
@@ -60,7 +60,7 @@ fn a_debian_image_is_told_as_systemctl_tells_it() {
 }
 
 #[test]
-fn this_machine_is_told_as_systemctl_tells_it() {
+fn agrees_with_systemctl_on_this_machine() {
     let Some(truth) = told_by_systemctl(Path::new("/")) else { return coroner_lab::skip("no systemctl here") };
     assert_same(&told_by_us(Path::new("/")), &truth).unwrap();
 }
@@ -162,11 +162,11 @@ fn plant(root: &Path, planted: &[Planted]) {
         let directory = root.join(directory);
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join(name);
-        // The first one stays where two have one name.
+        // If two have the same name, the first one stays.
         let _ = match what {
             What::File(_) if path.symlink_metadata().is_ok() => Ok(()),
             What::File(text) => fs::write(path, text),
-            // A drop-in that leads nowhere makes systemctl call the unit bad, though the manager runs it: not asked.
+            // A dangling drop-in makes systemctl call the unit bad, though the manager runs it: not tested.
             What::Link(_) | What::Directory if directory.extension().is_some_and(|e| e == "d") => Ok(()),
             What::Link(target) => symlink(target, path),
             What::Directory => fs::create_dir(path),
@@ -175,7 +175,7 @@ fn plant(root: &Path, planted: &[Planted]) {
 }
 
 #[test]
-fn made_up_images_are_told_as_systemctl_tells_them() {
+fn agrees_with_systemctl_on_generated_images() {
     if told_by_systemctl(Path::new("/")).is_none() {
         return coroner_lab::skip("no systemctl here");
     }

@@ -1,6 +1,6 @@
-//! Unit files of a node or of an image that never booted: what is enabled, what it runs, who pulls it in.
+//! Unit files of a node or of an image that never booted: what is enabled, what it runs, what pulls it in.
 //!
-//! Nothing is asked of systemd. The states equal those of `systemctl --root=DIR list-unit-files`.
+//! Does not query systemd. The states equal those of `systemctl --root=DIR list-unit-files`.
 
 mod names;
 mod presets;
@@ -17,12 +17,12 @@ use sha2::{Digest, Sha256};
 pub use names::{NameKind, UnitName};
 
 use crate::root::{ReadError, Root};
-use crate::tree::{Kind, Tree, is_absent};
+use crate::tree::{FileKind, Tree, is_absent};
 use presets::Presets;
 use search::{SearchPath, config_files, pulling_directory, unseen_file};
 use state::{MAX_UNIT_FILE, States};
 
-/// More units than any node has: what lies beyond is not looked at.
+/// More units than any node has; the rest is ignored.
 const MAX_UNITS: usize = 20_000;
 
 /// The units of a tree, by name, and what could not be seen of them.
@@ -44,9 +44,9 @@ pub fn read_tree(tree: &Tree) -> UnitFiles {
         unseen.push(Unseen {
             about: None,
             probe: probe::UNIT_FILES.to_owned(),
-            what: "units on disk".to_owned(),
-            why: "no directory of systemd's units exists below this root".to_owned(),
-            how_to_see: "name the top of the image's file system with --root".to_owned(),
+            what: "unit files".to_owned(),
+            why: "there is no systemd unit directory below this root".to_owned(),
+            how_to_see: "pass the root of the image's file system with --root".to_owned(),
         });
     }
     let presets = Presets::read(tree, &mut unseen);
@@ -56,20 +56,20 @@ pub fn read_tree(tree: &Tree) -> UnitFiles {
     let mut names: BTreeSet<&str> = BTreeSet::new();
     for directory in &search.directories {
         for entry in &directory.entries {
-            if matches!(entry.kind, Kind::File | Kind::Link) && UnitName::of(&entry.name).is_some() {
+            if matches!(entry.kind, FileKind::File | FileKind::Link) && UnitName::of(&entry.name).is_some() {
                 names.insert(&entry.name);
             }
         }
     }
-    // Instances have no file of their own, only links.
+    // Instances have no file, only links.
     names.extend(pulls.keys().copied().filter(|n| UnitName::of(n).is_some_and(|u| u.kind() == NameKind::Instance)));
     if names.len() > MAX_UNITS {
         unseen.push(Unseen {
             about: None,
             probe: probe::UNIT_FILES.to_owned(),
             what: format!("units beyond the first {MAX_UNITS}"),
-            why: format!("{} units are more than any node has", names.len()),
-            how_to_see: "look at the directories of systemd's units".to_owned(),
+            why: format!("{} units found, more than any real node has", names.len()),
+            how_to_see: "inspect the systemd unit directories".to_owned(),
         });
     }
     let mut units: Vec<UnitFile> = Vec::new();
@@ -90,7 +90,7 @@ pub fn read_tree(tree: &Tree) -> UnitFiles {
                     unit.install_wanted_by.extend(by.iter().cloned());
                 }
             }
-            // A link in a .wants directory to a unit that is not installed.
+            // A .wants link to a unit that is not installed.
             Ok(None) => continue,
             Err(bad) => unit.bad = Some(bad.to_string()),
         }
@@ -107,7 +107,7 @@ pub fn read_tree(tree: &Tree) -> UnitFiles {
     UnitFiles { units, unseen }
 }
 
-/// By the name of the link, which is what counts: its target is only a hint.
+/// By the name of the link, which is what systemd goes by; the target is only a hint.
 fn pull_ins(search: &SearchPath) -> HashMap<&str, Vec<PullIn>> {
     let mut pulls: HashMap<&str, Vec<PullIn>> = HashMap::new();
     for directory in &search.directories {
@@ -134,7 +134,7 @@ fn name_aliases(units: &mut [UnitFile]) {
     }
 }
 
-/// What the file and its drop-ins say. An alias says nothing of its own.
+/// Reads the file and its drop-ins. An alias has no settings of its own.
 fn describe(tree: &Tree, search: &SearchPath, unit: &mut UnitFile, unseen: &mut Vec<Unseen>) {
     use Enablement::{Alias, Bad, Masked, MaskedRuntime};
     if matches!(unit.enablement, Alias | Bad | Masked | MaskedRuntime) {
@@ -146,16 +146,16 @@ fn describe(tree: &Tree, search: &SearchPath, unit: &mut UnitFile, unseen: &mut 
     let mut all = Vec::new();
     for file in std::iter::once(&path).chain(&unit.drop_ins) {
         let parsed = tree.read(file, MAX_UNIT_FILE).and_then(|bytes| {
-            // The length keeps two files apart from one that holds both.
+            // The length distinguishes two files from one with the same bytes.
             hash.update((bytes.len() as u64).to_le_bytes());
             hash.update(&bytes);
             syntax::parse(&bytes)
         });
         match parsed {
             Ok(assignments) => all.extend(assignments),
-            // A drop-in that is a link to nowhere changes nothing.
+            // A drop-in that is a dangling link has no effect.
             Err(e) if is_absent(&e) => {}
-            Err(e) => unseen.push(unseen_file("what a unit file says", file, &e)),
+            Err(e) => unseen.push(unseen_file("the unit file", file, &e)),
         }
     }
     unit.content_hash = Some(hash.finalize().iter().map(|b| format!("{b:02x}")).collect());
@@ -183,7 +183,7 @@ fn drop_ins(tree: &Tree, search: &SearchPath, unit: &UnitFile, unseen: &mut Vec<
     config_files(tree, &directories, ".conf", unseen)
 }
 
-/// Tells services which timers, sockets and paths start them.
+/// Links services to the timers, sockets and paths that start them.
 fn link_triggers(units: &mut [UnitFile]) {
     let mut by_target: HashMap<String, Vec<String>> = HashMap::new();
     for unit in units.iter() {

@@ -1,4 +1,4 @@
-//! Names of units: `ecs.service`, the template `getty@.service`, its instance `getty@tty1.service`.
+//! Unit names: `ecs.service`, the template `getty@.service`, its instance `getty@tty1.service`.
 
 const TYPES: [&str; 11] =
     ["service", "socket", "target", "device", "mount", "automount", "swap", "timer", "path", "slice", "scope"];
@@ -16,7 +16,7 @@ pub enum NameKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnitName<'a> {
     pub whole: &'a str,
-    /// Up to the `@` or the type.
+    /// The part before the `@` or the type.
     pub prefix: &'a str,
     /// Between `@` and the type; empty for a template.
     pub instance: Option<&'a str>,
@@ -25,7 +25,7 @@ pub struct UnitName<'a> {
 }
 
 impl<'a> UnitName<'a> {
-    /// `None` if systemd would not take it for a unit.
+    /// `None` if it is not a valid unit name.
     pub fn of(name: &'a str) -> Option<UnitName<'a>> {
         if name.is_empty() || name.len() > MAX_NAME {
             return None;
@@ -50,7 +50,7 @@ impl<'a> UnitName<'a> {
         }
     }
 
-    /// `getty@.service` of `getty@tty1.service`; `None` for a plain name.
+    /// `getty@.service` for `getty@tty1.service`; `None` for a plain name.
     pub fn template(&self) -> Option<String> {
         self.instance.map(|_| self.with_instance(""))
     }
@@ -59,18 +59,18 @@ impl<'a> UnitName<'a> {
         format!("{}@{instance}.{}", self.prefix, self.unit_type)
     }
 
-    /// Types of which a unit may have a second name (unit_type_may_alias).
+    /// Whether units of this type may have aliases (unit_type_may_alias).
     pub fn may_be_alias(&self) -> bool {
         matches!(self.unit_type, "service" | "socket" | "target" | "device" | "timer" | "path")
     }
 
-    /// Types of which there may be templates (unit_type_may_template).
+    /// Whether there may be templates of this type (unit_type_may_template).
     pub fn may_be_template(&self) -> bool {
         matches!(self.unit_type, "service" | "socket" | "target" | "timer" | "path")
     }
 
-    /// The names whose drop-in directories apply, most specific first: of `a-b@x.service` these are `a-b@x.service`,
-    /// `a-b@.service`, `a-@.service` (of the template), `a-@x.service`. The type's own name comes last and apart.
+    /// The names whose drop-in directories apply, most specific first: for `a-b@x.service` these are `a-b@x.service`,
+    /// `a-b@.service`, `a-@.service` (of the template), `a-@x.service`. The type's own directory comes last and is not included.
     pub fn drop_in_names(&self) -> Vec<String> {
         let mut names = vec![self.whole.to_owned()];
         if self.kind() == NameKind::Instance {
@@ -79,7 +79,7 @@ impl<'a> UnitName<'a> {
                 names.extend(template.drop_in_names());
             }
         }
-        // Prefixes end in a dash: of `foo-bar-waldo` they are `foo-bar-` and `foo-`.
+        // Prefixes end in a dash: those of `foo-bar-waldo` are `foo-bar-` and `foo-`.
         let whole = self.prefix.strip_suffix('-').unwrap_or(self.prefix);
         if let Some(dash) = whole.rfind('-').filter(|at| *at > 0) {
             let prefix = &whole[..=dash];
@@ -99,7 +99,7 @@ impl<'a> UnitName<'a> {
     }
 }
 
-/// Whether a link of this name may point to a unit of that name and be its alias (unit_validate_alias_symlink_or_warn).
+/// Whether a link named `link` may be an alias of the unit `target` (unit_validate_alias_symlink_or_warn).
 pub fn may_alias(link: &UnitName<'_>, target: &UnitName<'_>) -> bool {
     let kinds = match (link.kind(), target.kind()) {
         (NameKind::Instance, NameKind::Instance) => link.instance == target.instance,

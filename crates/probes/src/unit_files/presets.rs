@@ -1,4 +1,4 @@
-//! What the distribution wants enabled (systemd.preset(5)).
+//! Which units the distribution enables by default (systemd.preset(5)).
 
 use coroner_evidence::{Preset, Unseen, glob_matches};
 
@@ -28,7 +28,7 @@ impl Presets {
             match tree.read(&path, MAX_FILE) {
                 Ok(bytes) => presets.parse(&String::from_utf8_lossy(&bytes)),
                 Err(e) if is_absent(&e) => {}
-                Err(e) => unseen.push(unseen_file("presets", &path, &e)),
+                Err(e) => unseen.push(unseen_file("the preset file", &path, &e)),
             }
         }
         presets
@@ -47,7 +47,7 @@ impl Presets {
                 "ignore" => Preset::Ignored,
                 _ => continue,
             };
-            // `enable a@.service x y` names instances after the template.
+            // `enable a@.service x y` lists instances after the template.
             let mut names = rest.split_ascii_whitespace();
             let (Some(pattern), more) = (names.next(), names.next()) else { continue };
             let is_template = || pattern.contains("@.");
@@ -59,7 +59,7 @@ impl Presets {
         }
     }
 
-    /// The first rule that fits decides; without one a unit is to be enabled.
+    /// The first matching rule decides; the default is to enable.
     pub fn of(&self, name: &str) -> Preset {
         self.rules.iter().find(|(pattern, _)| glob_matches(pattern, name)).map_or(Preset::Enabled, |(_, p)| *p)
     }
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(of("ssh.socket"), Preset::Enabled);
         assert_eq!(of("getty@.service"), Preset::Enabled);
         assert_eq!(of("other.service"), Preset::Disabled);
-        // An empty file of the same name hides the distribution's.
+        // An empty file of the same name masks the distribution's.
         put("etc/systemd/system-preset/90-distro.preset", "");
         assert_eq!(read().of("other.service"), Preset::Enabled);
     }

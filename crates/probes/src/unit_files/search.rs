@@ -1,11 +1,11 @@
-//! Where units are looked for, and in which order (systemd.unit(5), "Unit File Load Path").
+//! The unit search path (systemd.unit(5), "Unit File Load Path").
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
 use coroner_evidence::{Unseen, probe};
 
-use crate::tree::{Entry, Kind, Tree, is_absent};
+use crate::tree::{Entry, FileKind, Tree, is_absent};
 
 /// Highest first.
 const PATHS: [(&str, Part); 13] = [
@@ -19,7 +19,7 @@ const PATHS: [(&str, Part); 13] = [
     ("/run/systemd/system.attached", Part::Runtime),
     ("/run/systemd/generator", Part::Generated),
     ("/usr/local/lib/systemd/system", Part::Other),
-    // Debian and its kin before they merged /usr; elsewhere a link to the next one, or absent.
+    // Debian and derivatives before merged /usr; elsewhere a link to the next one, or absent.
     ("/lib/systemd/system", Part::Other),
     ("/usr/lib/systemd/system", Part::Other),
     ("/run/systemd/generator.late", Part::Generated),
@@ -27,7 +27,7 @@ const PATHS: [(&str, Part); 13] = [
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// What administrators change: /etc/systemd/system.
+    /// For administrators: /etc/systemd/system.
     Config,
     Runtime,
     Generated,
@@ -38,11 +38,11 @@ pub enum Part {
 /// One directory of the search path.
 #[derive(Debug)]
 pub struct SearchDirectory {
-    /// Without links.
+    /// With links resolved.
     pub path: String,
     pub part: Part,
     pub entries: Vec<Entry>,
-    /// Names of links in it → where they point.
+    /// Links in it → their targets.
     pub links: BTreeMap<String, String>,
     /// `multi-user.target.wants` → links in it.
     pub pulls: BTreeMap<String, Vec<String>>,
@@ -51,8 +51,8 @@ pub struct SearchDirectory {
 #[derive(Debug)]
 pub struct SearchPath {
     pub directories: Vec<SearchDirectory>,
-    /// Name → (index of the directory, kind) for each place it is found at, highest first.
-    found: HashMap<String, Vec<(usize, Kind)>>,
+    /// Name → (index of the directory, kind) for each place where it is found, highest first.
+    found: HashMap<String, Vec<(usize, FileKind)>>,
     /// Drop-in directories by name: `ecs.service.d` → directories, highest first.
     drop_ins: HashMap<String, Vec<String>>,
 }
@@ -62,18 +62,18 @@ impl SearchPath {
         let mut directories: Vec<SearchDirectory> = Vec::new();
         for (path, part) in PATHS {
             match directory(tree, path, part, unseen) {
-                // Several of the paths may be links to one directory: it counts once, at its highest place.
+                // Several paths may be links to one directory: it counts once, with its highest priority.
                 Ok(directory) if directories.iter().any(|d| d.path == directory.path) => {}
                 Ok(directory) => directories.push(directory),
                 Err(e) if is_absent(&e) => {}
-                Err(e) => unseen.push(unseen_file("units of a directory", path, &e)),
+                Err(e) => unseen.push(unseen_file("units in the directory", path, &e)),
             }
         }
-        let mut found: HashMap<String, Vec<(usize, Kind)>> = HashMap::new();
+        let mut found: HashMap<String, Vec<(usize, FileKind)>> = HashMap::new();
         let mut drop_ins: HashMap<String, Vec<String>> = HashMap::new();
         for (i, directory) in directories.iter().enumerate() {
             for entry in &directory.entries {
-                if entry.name.ends_with(".d") && matches!(entry.kind, Kind::Directory | Kind::Link) {
+                if entry.name.ends_with(".d") && matches!(entry.kind, FileKind::Directory | FileKind::Link) {
                     let path = format!("{}/{}", directory.path, entry.name);
                     drop_ins.entry(entry.name.clone()).or_default().push(path);
                 } else {
@@ -84,12 +84,12 @@ impl SearchPath {
         SearchPath { directories, found, drop_ins }
     }
 
-    /// Where a unit of this name is described, highest first.
-    pub fn places(&self, name: &str) -> impl Iterator<Item = (&SearchDirectory, Kind)> {
+    /// Where this unit is found, highest first.
+    pub fn places(&self, name: &str) -> impl Iterator<Item = (&SearchDirectory, FileKind)> {
         self.found.get(name).into_iter().flatten().map(|(i, kind)| (&self.directories[*i], *kind))
     }
 
-    /// Whether a path lies in or below one of the directories.
+    /// Whether a path is inside one of the directories.
     pub fn covers(&self, path: &str) -> bool {
         self.directories.iter().any(|d| is_below(path, &d.path)) || PATHS.iter().any(|(p, _)| is_below(path, p))
     }
@@ -103,7 +103,7 @@ pub fn is_below(path: &str, directory: &str) -> bool {
     path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// `wants`, `requires` or `upholds` at the end of a directory's name, and what stands before.
+/// Splits `NAME.wants`, `NAME.requires` or `NAME.upholds`.
 pub fn pulling_directory(name: &str) -> Option<(&str, &str)> {
     let (by, how) = name.rsplit_once('.')?;
     matches!(how, "wants" | "requires" | "upholds").then_some((by, how))
@@ -117,20 +117,20 @@ fn directory(tree: &Tree, path: &str, part: Part, unseen: &mut Vec<Unseen>) -> i
     for entry in &entries {
         let below = format!("{path}/{}", entry.name);
         match entry.kind {
-            Kind::Link => {
+            FileKind::Link => {
                 if let Ok(target) = tree.link_target(&below) {
                     links.insert(entry.name.clone(), target);
                 }
             }
-            Kind::Directory if pulling_directory(&entry.name).is_some() => {
+            FileKind::Directory if pulling_directory(&entry.name).is_some() => {
                 let names = match tree.list(&below) {
                     Ok(names) => names,
                     Err(e) => {
-                        unseen.push(unseen_file("what a directory pulls in", &below, &e));
+                        unseen.push(unseen_file("units pulled in by the directory", &below, &e));
                         continue;
                     }
                 };
-                let names = names.into_iter().filter(|e| e.kind == Kind::Link).map(|e| e.name).collect();
+                let names = names.into_iter().filter(|e| e.kind == FileKind::Link).map(|e| e.name).collect();
                 pulls.insert(entry.name.clone(), names);
             }
             _ => {}
@@ -139,8 +139,8 @@ fn directory(tree: &Tree, path: &str, part: Part, unseen: &mut Vec<Unseen>) -> i
     Ok(SearchDirectory { path, part, entries, links, pulls })
 }
 
-/// Files with this ending in several directories, as systemd's conf_files_list_strv orders them: by name, and of those with one
-/// name only that in the first directory. A link to /dev/null or an empty file hides the others and is not listed.
+/// Files with this suffix in several directories, ordered by name like systemd's conf_files_list_strv; of files with the same name
+/// only that in the first directory. A link to /dev/null or an empty file masks the others and is not listed.
 pub fn config_files(tree: &Tree, directories: &[String], ending: &str, unseen: &mut Vec<Unseen>) -> Vec<String> {
     let mut files: BTreeMap<String, Option<String>> = BTreeMap::new();
     for directory in directories {
@@ -148,7 +148,7 @@ pub fn config_files(tree: &Tree, directories: &[String], ending: &str, unseen: &
             Ok(entries) => entries,
             Err(e) if is_absent(&e) => continue,
             Err(e) => {
-                unseen.push(unseen_file("files of a directory", directory, &e));
+                unseen.push(unseen_file("files in the directory", directory, &e));
                 continue;
             }
         };
@@ -158,12 +158,12 @@ pub fn config_files(tree: &Tree, directories: &[String], ending: &str, unseen: &
             }
             let path = format!("{directory}/{}", entry.name);
             let kept = match tree.find(&path) {
-                Ok(place) if place.kind == Kind::File && place.bytes > 0 => Some(place.path),
-                Ok(place) if place.kind == Kind::Directory => continue,
+                Ok(place) if place.kind == FileKind::File && place.bytes > 0 => Some(place.path),
+                Ok(place) if place.kind == FileKind::Directory => continue,
                 Ok(_) => None,
-                // In an image /dev may be empty: the link alone says what is meant.
+                // In an image /dev may be empty, so the link target decides.
                 Err(_) if tree.link_target(&path).is_ok_and(|t| t == "/dev/null") => None,
-                // What cannot be reached is the reader's to tell.
+                // The caller reports it when reading fails.
                 Err(_) => Some(path),
             };
             files.insert(entry.name, kept);
@@ -177,8 +177,8 @@ pub fn unseen_file(what: &str, path: &str, error: &io::Error) -> Unseen {
     Unseen {
         about: None,
         probe: probe::UNIT_FILES.to_owned(),
-        what: format!("{what}: {path}"),
+        what: format!("{what} {path}"),
         why: format!("{path}: {error}"),
-        how_to_see: if denied { "run as root".to_owned() } else { "look at the file itself".to_owned() },
+        how_to_see: if denied { "run as root".to_owned() } else { "inspect the file".to_owned() },
     }
 }

@@ -1,15 +1,15 @@
-//! What a unit does when it runs: its file with all drop-ins.
+//! A unit's settings: its file with all drop-ins applied.
 
 use coroner_evidence::{Condition, UnitFile};
 
 use super::names::UnitName;
 use super::syntax::{Assignment, is_true, time_span_us, words};
-use crate::tree::{Kind, Tree, is_absent};
+use crate::tree::{FileKind, Tree, is_absent};
 
-/// Lists are cut here: no real unit has more of one thing.
+/// Lists are truncated here; no real unit is longer.
 const MAX_LIST: usize = 200;
 
-/// Puts what the assignments say into the unit, in their order: later ones win, an empty one empties a list.
+/// Applies the assignments in order: later ones win, an empty value clears a list.
 pub fn apply(unit: &mut UnitFile, assignments: &[Assignment]) {
     for Assignment { section, key, value } in assignments {
         match (section.as_str(), key.as_str()) {
@@ -18,14 +18,14 @@ pub fn apply(unit: &mut UnitFile, assignments: &[Assignment]) {
             ("Service", "ExecStart") => extend(&mut unit.exec_start, value, |v| vec![v.to_owned()]),
             ("Service", "Restart") => unit.restart = some(value),
             ("Service", "RestartSec") => unit.restart_delay_us = time_span_us(value),
-            // Before systemd 230 they stood in [Service]; there they are still read.
+            // Before systemd 230 they were in [Service], where they are still accepted.
             ("Unit", "StartLimitIntervalSec" | "StartLimitInterval") | ("Service", "StartLimitInterval") => {
                 unit.start_limit_interval_us = time_span_us(value);
             }
             ("Unit" | "Service", "StartLimitBurst") => unit.start_limit_burst = value.parse().ok(),
             ("Service", "EnvironmentFile") => extend(&mut unit.environment_files, value, |v| vec![v.to_owned()]),
             ("Unit", key) if key.starts_with("Condition") || key.starts_with("Assert") => {
-                // An empty value empties the list of all conditions, or of all assertions.
+                // An empty value clears all conditions, or all assertions.
                 let family = if key.starts_with("Condition") { "Condition" } else { "Assert" };
                 if value.is_empty() {
                     unit.conditions.retain(|c| !c.key.starts_with(family));
@@ -52,7 +52,7 @@ fn extend(list: &mut Vec<String>, value: &str, split: impl Fn(&str) -> Vec<Strin
     }
 }
 
-/// What a timer, socket or path starts if it does not say so itself: the service of its name.
+/// What a timer, socket or path starts by default: the service of the same name.
 pub fn default_trigger(unit: &UnitFile, assignments: &[Assignment]) -> Option<String> {
     let name = UnitName::of(&unit.name)?;
     let accepts =
@@ -60,15 +60,15 @@ pub fn default_trigger(unit: &UnitFile, assignments: &[Assignment]) -> Option<St
     let stem = unit.name.strip_suffix(name.unit_type)?;
     match name.unit_type {
         "timer" | "path" => Some(format!("{stem}service")),
-        // One instance for each connection.
+        // One instance per connection.
         "socket" if accepts => Some(format!("{}@.service", name.prefix)),
         "socket" => Some(format!("{stem}service")),
         _ => None,
     }
 }
 
-/// Whether the conditions hold that ask for files, as far as the tree can tell. What only exists on a running node (/run, /proc,
-/// /sys, /dev) cannot be told from an image.
+/// Evaluates conditions about files, as far as the tree allows. What exists only on a running node (/run, /proc, /sys, /dev) cannot
+/// be judged from an image.
 pub fn judge_conditions(conditions: &mut [Condition], tree: &Tree) {
     for condition in conditions {
         let test = condition.key.trim_start_matches("Condition").trim_start_matches("Assert");
@@ -88,9 +88,9 @@ pub fn judge_conditions(conditions: &mut [Condition], tree: &Tree) {
         }
         let answer = match test {
             "PathExists" => tree.exists(&path),
-            "PathIsDirectory" => is_kind(tree, &path, true, |kind, _| kind == Kind::Directory),
-            "PathIsSymbolicLink" => is_kind(tree, &path, false, |kind, _| kind == Kind::Link),
-            "FileNotEmpty" => is_kind(tree, &path, true, |kind, bytes| kind == Kind::File && bytes > 0),
+            "PathIsDirectory" => is_kind(tree, &path, true, |kind, _| kind == FileKind::Directory),
+            "PathIsSymbolicLink" => is_kind(tree, &path, false, |kind, _| kind == FileKind::Link),
+            "FileNotEmpty" => is_kind(tree, &path, true, |kind, bytes| kind == FileKind::File && bytes > 0),
             "DirectoryNotEmpty" => match tree.list(&path) {
                 Ok(entries) => Ok(!entries.is_empty()),
                 Err(e) if is_absent(&e) => Ok(false),
@@ -102,7 +102,7 @@ pub fn judge_conditions(conditions: &mut [Condition], tree: &Tree) {
     }
 }
 
-fn is_kind(tree: &Tree, path: &str, follow: bool, is: impl Fn(Kind, u64) -> bool) -> std::io::Result<bool> {
+fn is_kind(tree: &Tree, path: &str, follow: bool, is: impl Fn(FileKind, u64) -> bool) -> std::io::Result<bool> {
     match if follow { tree.find(path) } else { tree.find_link(path) } {
         Ok(place) => Ok(is(place.kind, place.bytes)),
         Err(e) if is_absent(&e) => Ok(false),

@@ -1,4 +1,4 @@
-//! Whether a unit is enabled, told from files alone as `systemctl is-enabled` tells it (systemd's src/shared/install.c,
+//! Whether a unit is enabled, from files alone, with the same result as `systemctl is-enabled` (systemd's src/shared/install.c,
 //! unit_file_lookup_state).
 
 use std::fmt;
@@ -9,15 +9,15 @@ use coroner_evidence::Enablement;
 use super::names::{NameKind, UnitName, may_alias};
 use super::search::{Part, SearchDirectory, SearchPath, config_files, is_below};
 use super::syntax::{self, Assignment};
-use crate::tree::{Kind, Tree, base_name, is_absent, split};
+use crate::tree::{FileKind, Tree, base_name, is_absent, split};
 
-/// Links from unit to unit that are followed (UNIT_FILE_FOLLOW_SYMLINK_MAX).
+/// The most links followed from unit to unit (UNIT_FILE_FOLLOW_SYMLINK_MAX).
 const MAX_FOLLOWED: usize = 64;
 
-/// A unit file has some KiB.
+/// A real unit file has a few KiB.
 pub const MAX_UNIT_FILE: u64 = 4 << 20;
 
-/// [Install] of a unit, with its drop-ins.
+/// The [Install] section of a unit, with its drop-ins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Install {
     pub aliases: Vec<String>,
@@ -28,10 +28,10 @@ pub struct Install {
     pub default_instance: Option<String>,
 }
 
-/// A unit that was found, all links followed.
+/// A unit that was found, with all links followed.
 #[derive(Debug, Clone)]
 pub struct FoundUnitFile {
-    /// Its own name: that of the target if it was asked by an alias.
+    /// Its own name: that of the target if an alias was requested.
     pub name: String,
     pub path: String,
     pub masked: bool,
@@ -53,13 +53,13 @@ impl From<io::Error> for Bad {
     }
 }
 
-/// What lies at a path.
+/// What is found at a path.
 enum At {
     Masked,
     File,
-    /// A link into the search path: another name.
+    /// A link into the search path: an alias.
     Alias(String),
-    /// A link to elsewhere.
+    /// A link to a file outside it.
     Linked(String),
 }
 
@@ -69,7 +69,7 @@ pub struct States<'a> {
 }
 
 impl States<'_> {
-    /// Follows the name to the file that describes it. `Ok(None)` if there is none.
+    /// Finds the unit file for a name. `Ok(None)` if there is none.
     pub fn find(&self, asked: &str) -> Result<Option<FoundUnitFile>, Bad> {
         let mut name = asked.to_owned();
         let Some((mut path, mut at)) = self.search(&name)? else { return Ok(None) };
@@ -108,11 +108,11 @@ impl States<'_> {
                 }
             }
         }
-        Err(Bad(format!("more than {MAX_FOLLOWED} links, perhaps a loop")))
+        Err(Bad(format!("more than {MAX_FOLLOWED} links, possibly a loop")))
     }
 
     fn search(&self, name: &str) -> Result<Option<(String, At)>, Bad> {
-        let unit = UnitName::of(name).ok_or_else(|| Bad(format!("{name} is not a name of a unit")))?;
+        let unit = UnitName::of(name).ok_or_else(|| Bad(format!("{name} is not a valid unit name")))?;
         let template = (unit.kind() == NameKind::Instance).then(|| unit.template()).flatten();
         for candidate in std::iter::once(name).chain(template.as_deref()) {
             for (directory, _) in self.search.places(candidate) {
@@ -137,11 +137,11 @@ impl States<'_> {
         }
         let place = self.tree.find_link(path)?;
         match place.kind {
-            Kind::NullDevice => return Ok(At::Masked),
-            Kind::File if place.bytes == 0 => return Ok(At::Masked),
-            Kind::File => return Ok(At::File),
-            Kind::Link => {}
-            Kind::Directory | Kind::Other => return Err(invalid("is neither a file nor a link".to_owned())),
+            FileKind::NullDevice => return Ok(At::Masked),
+            FileKind::File if place.bytes == 0 => return Ok(At::Masked),
+            FileKind::File => return Ok(At::File),
+            FileKind::Link => {}
+            FileKind::Directory | FileKind::Other => return Err(invalid("is neither a file nor a link".to_owned())),
         }
         let target = self.tree.link_target(path)?;
         let target = if target.starts_with('/') { target } else { format!("{}/{target}", split(path).0) };
@@ -151,13 +151,13 @@ impl States<'_> {
             let (link, aim) = (base_name(path), base_name(&target));
             let valid = UnitName::of(link).zip(UnitName::of(aim)).is_some_and(|(l, t)| may_alias(&l, &t));
             if !valid {
-                return Err(invalid(format!("a link of the name {link} cannot stand for {aim}")));
+                return Err(invalid(format!("a link named {link} cannot be an alias of {aim}")));
             }
         }
-        // In an image /dev may be empty: the path alone says what is meant.
+        // In an image /dev may be empty, so the path decides.
         let null_or_empty = target == "/dev/null"
             || match self.tree.find(&target) {
-                Ok(place) => place.kind == Kind::NullDevice || (place.kind == Kind::File && place.bytes == 0),
+                Ok(place) => place.kind == FileKind::NullDevice || (place.kind == FileKind::File && place.bytes == 0),
                 Err(e) if is_absent(&e) => false,
                 Err(e) => return Err(e),
             };
@@ -168,7 +168,7 @@ impl States<'_> {
         })
     }
 
-    /// [Install] of the file at this path and of the drop-ins of the name itself. Those of prefixes and of the type do not
+    /// [Install] of the file at this path and of the drop-ins for the exact name. Drop-ins for prefixes and for the type do not
     /// count here, though they do when the unit runs.
     fn install(&self, name: &str, path: &str) -> Result<Install, Bad> {
         let mut install = Install::default();
@@ -186,7 +186,7 @@ impl States<'_> {
         Ok(install)
     }
 
-    /// As `systemctl is-enabled` would say.
+    /// The state that `systemctl is-enabled` would print.
     pub fn enablement(&self, asked: &str, found: &FoundUnitFile) -> Enablement {
         let part = |path: &str| {
             let directory = split(path).0;
@@ -224,7 +224,7 @@ impl States<'_> {
         }
     }
 
-    /// `known_names`: only links of a name that `systemctl enable` would make count.
+    /// `known_names`: count only links with a name that `systemctl enable` would create.
     fn by_links(&self, found: &FoundUnitFile, known_names: bool) -> Option<Enablement> {
         let mut below_own_file = false;
         let (mut in_runtime, mut anywhere) = (false, false);

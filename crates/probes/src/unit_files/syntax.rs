@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// LONG_LINE_MAX of systemd: a line, continued or not, may not be longer.
+/// LONG_LINE_MAX of systemd: the longest line, continued or not.
 const MAX_LINE: usize = 1 << 20;
 
 /// One `Key=value` below its `[Section]`.
@@ -13,14 +13,14 @@ pub struct Assignment {
     pub value: String,
 }
 
-/// All assignments in order. Lines that systemd would skip with a warning are skipped; what makes it refuse the file is an
-/// error: a section header that is not closed, a line that is too long.
+/// All assignments in order. Lines that systemd would skip with a warning are skipped. It is an error where systemd would reject
+/// the file: an unclosed section header, an overlong line.
 pub fn parse(bytes: &[u8]) -> io::Result<Vec<Assignment>> {
     let mut assignments = Vec::new();
     let mut section = String::new();
     let mut continued: Option<Vec<u8>> = None;
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    // read_line of systemd ends lines at \n, \r, \0 and their pairs.
+    // systemd's read_line ends lines at \n, \r, \0 and their pairs.
     for raw in bytes.split(|b| matches!(b, b'\n' | b'\r' | 0)) {
         if raw.len() > MAX_LINE {
             return Err(refused("a line is longer than 1 MiB"));
@@ -61,13 +61,13 @@ fn ends_escaped(line: &[u8]) -> bool {
 }
 
 fn assignment(line: &[u8], section: &mut String, assignments: &mut Vec<Assignment>) -> io::Result<()> {
-    // Not UTF-8: systemd warns and goes on.
+    // Not UTF-8: systemd warns and continues.
     let Ok(line) = std::str::from_utf8(line) else { return Ok(()) };
     let line = line.trim_matches([' ', '\t', '\n', '\r']);
     if let Some(header) = line.strip_prefix('[') {
         let Some(name) = header.strip_suffix(']') else { return Err(refused("a section header is not closed")) };
         if name.chars().any(|c| c.is_control() || "\"\\'".contains(c)) {
-            return Err(refused("a section header holds what it may not"));
+            return Err(refused("a section header contains invalid characters"));
         }
         name.clone_into(section);
         return Ok(());
@@ -84,7 +84,7 @@ fn refused(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Words of a value, quotes removed. An open quote ends with the value.
+/// Words of a value, unquoted. An unclosed quote extends to the end of the value.
 pub fn words(value: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -120,8 +120,7 @@ pub fn words(value: &str) -> Vec<String> {
     words
 }
 
-/// A span of time as systemd writes it (systemd.time(7)), in microseconds: `100ms`, `5min 20s`, `90`, `infinity`. `None` if it
-/// is none.
+/// A systemd time span (systemd.time(7)) in microseconds: `100ms`, `5min 20s`, `90`, `infinity`. `None` if it is malformed.
 pub fn time_span_us(text: &str) -> Option<u64> {
     let text = text.trim();
     if text == "infinity" {
@@ -151,7 +150,7 @@ pub fn time_span_us(text: &str) -> Option<u64> {
         total += number * unit;
         any = true;
     }
-    // A cast from float to integer saturates.
+    // Float-to-integer casts saturate.
     any.then_some(total as u64)
 }
 
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_of_time() {
+    fn time_spans() {
         for (text, us) in [
             ("100ms", Some(100_000)),
             ("5min 20s", Some(320_000_000)),
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn words_unquote() {
+    fn words_are_unquoted() {
         assert_eq!(words("a  \"b c\" 'd'e \"\""), ["a", "b c", "de", ""]);
         assert_eq!(words("a\\ b"), ["a b"]);
         assert!(words("  ").is_empty());
@@ -241,7 +240,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(key in "[A-Za-z]{1,12}", value in "[a-zA-Z0-9/%=. -]{0,40}") {
+        fn assignments_round_trip(key in "[A-Za-z]{1,12}", value in "[a-zA-Z0-9/%=. -]{0,40}") {
             let parsed = parse(format!("[S]\n{key}={value}\n").as_bytes()).unwrap();
             prop_assert_eq!(parsed.len(), 1);
             prop_assert_eq!(&parsed[0].key, &key);

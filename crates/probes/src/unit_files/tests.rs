@@ -21,7 +21,7 @@ fn units(dir: &Path) -> BTreeMap<String, UnitFile> {
 }
 
 #[test]
-fn an_agent_with_drop_ins_of_three_levels() {
+fn an_agent_with_drop_ins_on_three_levels() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path();
     put(
@@ -60,7 +60,7 @@ fn an_agent_with_drop_ins_of_three_levels() {
     );
     assert_eq!(ecs.pulled_in_by[0].by, "multi-user.target");
     assert_eq!(ecs.install_wanted_by, ["multi-user.target"]);
-    // The file that forbids it is not there; /run of an image says nothing.
+    // The negated path does not exist; /run cannot be judged from an image.
     assert_eq!(ecs.conditions.iter().map(|c| c.holds).collect::<Vec<_>>(), [Some(true), None]);
     let before = ecs.content_hash.clone().unwrap();
     assert_eq!(before.len(), 64);
@@ -69,7 +69,7 @@ fn an_agent_with_drop_ins_of_three_levels() {
 }
 
 #[test]
-fn masks_aliases_instances_and_partners() {
+fn masks_aliases_instances_and_triggers() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path();
     let vendor = "usr/lib/systemd/system";
@@ -104,7 +104,7 @@ fn masks_aliases_instances_and_partners() {
 }
 
 #[test]
-fn hostile_trees_name_what_is_bad_and_never_leave() {
+fn hostile_trees_are_reported_and_never_left() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     put(dir.path(), "host.service", "[Service]\nExecStart=/bin/of-the-host\n");
@@ -130,10 +130,10 @@ fn hostile_trees_name_what_is_bad_and_never_leave() {
 }
 
 #[test]
-fn a_tree_without_systemd_says_so() {
+fn a_tree_without_systemd_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let seen = read(&Root::at(dir.path())).unwrap();
     assert!(seen.units.is_empty());
-    assert!(seen.unseen[0].why.contains("no directory of systemd's units"));
+    assert!(seen.unseen[0].why.contains("no systemd unit directory"));
     assert!(read(&Root::at(dir.path().join("none"))).unwrap_err().to_string().contains("none"));
 }

@@ -38,16 +38,16 @@ fn node() -> tempfile::TempDir {
     dir
 }
 
-fn agent() -> [Running; 1] {
-    [Running { unit: "agent.service".to_owned(), cgroup: "/system.slice/agent.service".to_owned() }]
+fn agent() -> [RunningUnit; 1] {
+    [RunningUnit { unit: "agent.service".to_owned(), cgroup: "/system.slice/agent.service".to_owned() }]
 }
 
 #[test]
-fn sockets_of_all_processes_of_a_unit_each_once() {
+fn sockets_of_a_unit_are_counted_once() {
     let dir = node();
     let tcp = [row("0A", 1), row("01", 2), row("02", 3), row("01", 99)].concat();
     let udp = [row("07", 4), row("01", 5)].concat();
-    // 1 is inherited by the child; 3 still tries to connect; 77 is a unix socket; 99 is somebody else's; process 12 is gone.
+    // 1 is inherited by the child; 3 is still connecting; 77 is a unix socket; 99 belongs to another unit; process 12 is gone.
     process(dir.path(), 10, &[1, 2, 3, 77], &tcp, &udp);
     process(dir.path(), 11, &[1, 4, 5], &tcp, &udp);
     let mut evidence = Evidence::default();
@@ -58,18 +58,18 @@ fn sockets_of_all_processes_of_a_unit_each_once() {
 }
 
 #[test]
-fn a_unit_whose_processes_are_not_found_has_no_count() {
+fn a_unit_without_processes_has_no_count() {
     let dir = node();
     let mut evidence = Evidence::default();
     look(&Root::at(dir.path()), &agent(), Time::from_secs(3), &mut evidence);
-    assert_eq!(evidence, Evidence::default(), "none is left");
-    let climbing = [Running { unit: "a.service".into(), cgroup: "/../system.slice".into() }];
+    assert_eq!(evidence, Evidence::default(), "no processes left");
+    let climbing = [RunningUnit { unit: "a.service".into(), cgroup: "/../system.slice".into() }];
     look(&Root::at(dir.path()), &climbing, Time::from_secs(3), &mut evidence);
     assert_eq!(evidence, Evidence::default());
 }
 
 #[test]
-fn too_many_are_told() {
+fn too_many_units_are_reported() {
     let dir = node();
     let pids: String = (100..400).map(|pid| format!("{pid}\n")).collect();
     fs::write(dir.path().join("sys/fs/cgroup/system.slice/agent.service/cgroup.procs"), pids).unwrap();
@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn a_row_is_read_back(number in any::<u64>()) {
+    fn a_row_round_trips(number in any::<u64>()) {
         let text = format!("{HEAD}{}", row("0A", number));
         prop_assert_eq!(parse_table(&text, Tcp).collect::<Vec<_>>(), vec![(number, Use::Listening)]);
         prop_assert_eq!(socket_number(&format!("socket:[{number}]")), Some(number));

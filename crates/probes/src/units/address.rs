@@ -1,4 +1,4 @@
-//! Where systemd can be asked, and connecting there without waiting.
+//! Which sockets reach systemd, and connecting to them without blocking.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,20 +11,19 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::Blind;
 use crate::Root;
 
-/// systemd's sign that it runs the node (sd_booted(3)).
+/// Exists if the node was booted with systemd (sd_booted(3)).
 const SIGN_OF_SYSTEMD: &str = "/run/systemd/system";
 const SYSTEM_BUS: &str = "/run/dbus/system_bus_socket";
-/// Where systemd itself answers root, as systemctl asks it: five times as cheap as over the bus, and there while the bus hangs.
+/// systemd's private socket for root, which systemctl uses: five times as cheap as the bus, and it works while the bus hangs.
 const PRIVATE: &str = "/run/systemd/private";
 
-/// A socket of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnixSocket {
     File(PathBuf),
     Abstract(Vec<u8>),
 }
 
-/// As ss(8) shows them: an abstract name begins with an @.
+/// As ss(8) shows it: an abstract name begins with @.
 impl fmt::Display for UnixSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -34,14 +33,14 @@ impl fmt::Display for UnixSocket {
     }
 }
 
-/// The places to try, best first. `address` is what the user named.
+/// The sockets to try, best first. `address` is the user's choice.
 pub fn places(root: &Root, address: Option<&str>) -> Result<Vec<UnixSocket>, Blind> {
     let from_environment = || std::env::var("DBUS_SYSTEM_BUS_ADDRESS").ok().filter(|a| root.is_live() && !a.is_empty());
     match address.map(str::to_owned).or_else(from_environment) {
         Some(address) => parse(&address),
         None if !root.path(SIGN_OF_SYSTEMD).is_dir() => Err(Blind {
-            why: "systemd does not run this node".to_owned(),
-            how_to_see: "in a container: mount the host's bus and name it with --bus unix:path=…".to_owned(),
+            why: "systemd is not running here".to_owned(),
+            how_to_see: "in a container, mount the host's bus and pass it with --bus unix:path=…".to_owned(),
         }),
         None => Ok([PRIVATE, SYSTEM_BUS].map(|path| UnixSocket::File(root.path(path))).into()),
     }
@@ -58,7 +57,7 @@ pub fn parse(text: &str) -> Result<Vec<UnixSocket>, Blind> {
 fn socket(address: &str) -> Result<UnixSocket, &'static str> {
     let (transport, settings) = address.split_once(':').ok_or("expected unix:path=…")?;
     if transport != "unix" {
-        return Err("not a unix socket of this node");
+        return Err("not a unix socket");
     }
     let (mut path, mut name) = (None, None);
     for setting in settings.split(',') {
@@ -80,7 +79,7 @@ fn socket(address: &str) -> Result<UnixSocket, &'static str> {
     }
 }
 
-/// A byte may be written as `%2f`.
+/// Decodes bytes written as `%2f`.
 fn unescaped(value: &str) -> Result<Vec<u8>, &'static str> {
     let mut bytes = value.bytes();
     let mut plain = Vec::new();
@@ -99,7 +98,7 @@ fn unescaped(value: &str) -> Result<Vec<u8>, &'static str> {
     if plain.is_empty() { Err("names no socket: the value is empty") } else { Ok(plain) }
 }
 
-/// Does not wait: a connect to a unix socket blocks while the listener's queue is full. Nor does what it gives.
+/// Does not block, as connecting to a unix socket would while the listener's queue is full. The stream is nonblocking.
 pub fn connect(place: &UnixSocket) -> std::io::Result<UnixStream> {
     let address = match place {
         UnixSocket::File(path) => SocketAddrUnix::new(path)?,
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sockets_of_an_address_list_in_order() {
+    fn lists_the_sockets_of_an_address_in_order() {
         let guid = "guid=0123456789abcdef0123456789abcdef";
         let list = format!("unix:path=/run/a; unix:abstract=/tmp/b,{guid};;unix:{guid},path=/run/dbus/a%20b%3Bc%2c%FF");
         let odd = OsString::from_vec(b"/run/dbus/a b;c,\xff".to_vec());
@@ -131,11 +130,11 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_socket_of_this_node_is_refused_with_the_reason() {
+    fn addresses_that_are_not_local_sockets_are_refused_with_a_reason() {
         for (address, why) in [
             ("/run/dbus/system_bus_socket", "expected unix:path="),
-            ("tcp:host=localhost,port=4142", "not a unix socket of this node"),
-            ("unixexec:path=/bin/sh", "not a unix socket of this node"),
+            ("tcp:host=localhost,port=4142", "not a unix socket"),
+            ("unixexec:path=/bin/sh", "not a unix socket"),
             ("unix:", "expected key=value"),
             ("unix:path", "expected key=value"),
             ("unix:path=", "the value is empty"),

@@ -1,4 +1,4 @@
-//! A conversation with systemd over a unix socket: many questions on their way at once, and an end to patience.
+//! A D-Bus connection to systemd over a unix socket, with many calls in flight and a deadline.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,43 +11,43 @@ use super::wire::{self, Argument, Body, Call, Message};
 pub const SYSTEMD: &str = "org.freedesktop.systemd1";
 const BUS: &str = "org.freedesktop.DBus";
 
-/// A line of the authentication is not longer.
+/// The longest authentication line.
 const MAX_LINE: usize = 4096;
 const READ_AT_ONCE: usize = 64 << 10;
 
 pub struct Conversation {
     socket: UnixStream,
     deadline: Instant,
-    /// A bus stands between, and wants to know whom we talk to.
+    /// The other side is a bus, so calls need a destination.
     over_bus: bool,
     serial: u32,
     output: Vec<u8>,
     input: Vec<u8>,
-    /// What of `input` was handed out.
+    /// How much of `input` was handed out.
     consumed: usize,
 }
 
-/// Why no more is said.
+/// Why the conversation ended.
 #[derive(Debug)]
 pub enum End {
     /// The deadline passed.
     Time,
-    /// The other side hung up.
+    /// The other side closed the connection.
     Closed,
     Socket(io::Error),
-    /// What came makes no sense.
+    /// Invalid input.
     Garbled,
-    /// It did not let us in.
+    /// Authentication failed.
     Rejected(String),
-    /// The bus let us in, and refused to talk.
+    /// The bus authenticated us, then refused Hello.
     Refused(String),
 }
 
-/// An answer, or the reason why there is none for this question.
+/// An answer, or an error name with an optional message.
 pub type Answer<'m> = Result<Body<'m>, (&'m str, Option<&'m str>)>;
 
 impl Conversation {
-    /// Logs in, within the deadline. The socket must not block.
+    /// Authenticates within the deadline. The socket must be nonblocking.
     pub fn open(socket: UnixStream, deadline: Instant) -> Result<Conversation, End> {
         let mut it = Conversation {
             socket,
@@ -58,8 +58,8 @@ impl Conversation {
             input: Vec::new(),
             consumed: 0,
         };
-        // In one go, and nothing after it until the answer is here: systemd, when asked directly, leaves what it read together
-        // with BEGIN lying until more comes.
+        // Sent in one go, with nothing after it until the answer arrives: systemd's private socket leaves bytes that arrived
+        // together with BEGIN unprocessed until more come.
         let uid = rustix::process::geteuid().as_raw().to_string();
         let uid: String = uid.bytes().map(|b| format!("{b:02x}")).collect();
         it.output.extend(format!("\0AUTH EXTERNAL {uid}\r\nBEGIN\r\n").bytes());
@@ -78,7 +78,7 @@ impl Conversation {
         it.over_bus = loop {
             match it.receive()? {
                 (to, Ok(_)) if to == serial => break true,
-                // systemd itself, which is no bus.
+                // systemd itself, not a bus.
                 (to, Err((name, words))) if to == serial => {
                     if name.ends_with(".AccessDenied") || name.ends_with(".LimitsExceeded") {
                         return Err(End::Refused(format!("{} ({name})", words.unwrap_or("no reason given"))));
@@ -91,7 +91,7 @@ impl Conversation {
         Ok(it)
     }
 
-    /// Asks one thing of systemd: it is sent with the next [`Conversation::receive`].
+    /// Queues a call to systemd; it is sent by the next [`Conversation::receive`].
     pub fn ask(&mut self, path: &str, interface: &str, member: &str, arguments: &[&str]) -> u32 {
         let arguments: Vec<Argument<'_>> = arguments.iter().map(|text| Argument::Text(text)).collect();
         self.call(path, interface, member, &arguments)
@@ -103,12 +103,11 @@ impl Conversation {
         self.send(&Call { destination, path, interface, member, arguments })
     }
 
-    /// From now on patience ends then.
     pub fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }
 
-    /// Whether it is the bus, not systemd, that took us in.
+    /// Whether we are connected to the bus, not to systemd itself.
     pub fn is_over_bus(&self) -> bool {
         self.over_bus
     }
@@ -119,7 +118,7 @@ impl Conversation {
         self.serial
     }
 
-    /// The next answer to anything, with the serial of the question.
+    /// The next answer to any call, with the serial of the call.
     pub fn receive(&mut self) -> Result<(u32, Answer<'_>), End> {
         let (start, end, to) = loop {
             let bytes = &self.input[self.consumed..];
@@ -155,7 +154,7 @@ impl Conversation {
         }
     }
 
-    /// Waits until something came, and sends what there is to send meanwhile.
+    /// Waits for input, and sends pending output meanwhile.
     fn exchange(&mut self) -> Result<(), End> {
         self.input.drain(..self.consumed);
         self.consumed = 0;
@@ -165,7 +164,7 @@ impl Conversation {
                     Ok(sent) => drop(self.output.drain(..sent)),
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                    // What it said before it went may still be read.
+                    // What it sent before closing can still be read.
                     Err(e) if e.kind() == io::ErrorKind::BrokenPipe => self.output.clear(),
                     Err(e) => return Err(End::Socket(e)),
                 }
@@ -194,7 +193,7 @@ impl Conversation {
         if !self.output.is_empty() {
             wanted |= PollFlags::OUT;
         }
-        // A little more than none, so that a rest below a millisecond does not spin.
+        // At least 1 ms, so that a shorter remainder does not spin.
         let left = left.max(Duration::from_millis(1));
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         match poll(&mut [PollFd::new(&self.socket, wanted)], Some(&timeout)) {

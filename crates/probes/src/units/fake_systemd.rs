@@ -1,4 +1,4 @@
-//! A peer for tests that speaks D-Bus as a bus with systemd behind it would, and can stop doing so at any point.
+//! A fake bus with systemd behind it, for tests; it can stop answering at any point.
 
 use super::wire::Value;
 use super::wire::tests::{listed_body, read_call, reply, variant_body};
@@ -7,20 +7,20 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// What it says, and when it stops.
+/// What it answers, and when it stops.
 #[derive(Clone, Default)]
 pub struct Script {
     /// Name, active state, sub state.
     pub units: Vec<(String, &'static str, &'static str)>,
-    /// By name and property; others are refused as unknown.
+    /// By name and property; others are unknown.
     pub values: Vec<(String, &'static str, Value<'static>)>,
-    /// After so many answers it says no more.
+    /// Goes silent after this many answers.
     pub silent_after: Option<usize>,
-    /// After so many answers it hangs up.
+    /// Disconnects after this many answers.
     pub closes_after: Option<usize>,
-    /// Never answered, whoever asks.
+    /// Queries about this unit are never answered.
     pub mute: Option<String>,
-    /// It is systemd itself, which knows no Hello.
+    /// It is systemd itself, which has no Hello.
     pub is_private: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct FakeSystemd {
     _dir: tempfile::TempDir,
     pub path: PathBuf,
     pub script: Arc<Mutex<Script>>,
-    /// All that was asked: unit and property, or the method.
+    /// All queries: unit and property, or the method.
     pub asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -65,7 +65,7 @@ fn serve(mut peer: UnixStream, script: &Script, log: &Mutex<Vec<String>>) {
             _ => return,
         }
     }
-    assert!(input.starts_with(b"\0AUTH EXTERNAL 3"), "the uid is told in hex");
+    assert!(input.starts_with(b"\0AUTH EXTERNAL 3"), "the uid is sent in hex");
     input.clear();
     if peer.write_all(b"OK 1234deadbeef\r\n").is_err() {
         return;

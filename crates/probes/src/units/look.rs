@@ -1,4 +1,4 @@
-//! One look: the list of units, then the properties of those that are worth asking, many questions on their way at once.
+//! One look: the list of units, then properties of those that matter, with many calls in flight.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::unix::net::UnixStream;
@@ -9,37 +9,37 @@ use rustix::time::ClockId;
 
 use super::address::UnixSocket;
 use super::conversation::{Answer, Conversation, End};
-use super::place::{Place, UnitCgroups};
+use super::place::{SystemdPlace, UnitCgroups};
 use super::questions::{self, KnownUnit, Look, Moment, Property};
-use super::wire::{Body, Reader, Value};
+use super::wire::{Body, Value, ValueReader};
 use super::{Blind, address};
 use crate::Root;
 use crate::root::clock;
 
-/// So many questions may wait for an answer. dbus-daemon refuses more than 128 of one connection (max_replies_per_connection).
+/// Calls in flight. dbus-daemon allows 128 per connection (max_replies_per_connection).
 const WINDOW: usize = 96;
-/// New questions are sent in batches, so that nobody is woken for each.
+/// New calls are sent in batches, to wake the other side less often.
 const REFILL: usize = WINDOW / 2;
-/// Of more units than this the properties are not asked.
+/// At most this many units are asked for properties.
 const MAX_ASKED: usize = 2000;
 
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
-/// systemd's own unit; where it is tells how this node names systemd's cgroups.
+/// systemd's own unit; its cgroup shows how this node names systemd's cgroups.
 const OWN_UNIT: &str = "/org/freedesktop/systemd1/unit/init_2escope";
 
 #[derive(Debug, Default)]
-pub struct Seen {
-    /// What is worth telling.
+pub struct UnitsSeen {
+    /// Units worth reporting.
     pub units: Vec<Unit>,
-    /// All there are, as they were seen last.
+    /// All units, as last seen.
     pub known: HashMap<String, KnownUnit>,
-    /// Why some units were not asked for their properties.
+    /// Why the properties of some units are missing.
     pub partly: Option<String>,
 }
 
-pub struct Wanted<'a> {
+pub struct LookRequest<'a> {
     pub root: &'a Root,
     pub places: &'a [UnixSocket],
     pub at: Time,
@@ -49,51 +49,51 @@ pub struct Wanted<'a> {
     pub known: &'a HashMap<String, KnownUnit>,
 }
 
-/// A unit being asked.
+/// A unit being queried.
 struct Asked<'k> {
-    /// As the list tells it.
+    /// As ListUnits reported it.
     listed: Unit,
-    /// With the answers.
+    /// With the properties that were answered.
     unit: Unit,
     object: String,
     known: Option<&'k KnownUnit>,
     questions: &'static [Property],
-    /// Questions that are not answered.
+    /// Calls not yet answered.
     open: usize,
-    /// The unit is not there any more.
+    /// The unit no longer exists.
     is_gone: bool,
 }
 
-pub fn look(wanted: &Wanted) -> Result<Seen, Blind> {
+pub fn look(wanted: &LookRequest) -> Result<UnitsSeen, Blind> {
     let (mut bus, socket) = log_in(wanted)?;
     let mut asked = list(&mut bus, wanted)?;
     let (own, end) = ask(&mut bus, wanted, &mut asked);
     drop(bus);
 
     let told = asked.iter().filter_map(|a| a.unit.cgroup.as_deref()).chain(own.as_deref());
-    let place = Place::find(wanted.root, &socket, told);
+    let place = SystemdPlace::find(wanted.root, &socket, told);
     let cgroups = UnitCgroups::find(wanted.root);
     let triggers = triggers(&asked);
     let unanswered = asked.iter().filter(|a| a.open > 0).count();
     let answered = asked.iter().filter(|a| a.open == 0 && !a.questions.is_empty()).count();
-    let mut seen = Seen::default();
+    let mut seen = UnitsSeen::default();
     for it in asked {
         conclude(it, wanted, &place, &cgroups, &triggers, &mut seen);
     }
     seen.partly = match end {
         Some(end) => Some(format!(
-            "{unanswered} of {} units did not tell: {}",
+            "no properties from {unanswered} of {} units: {}",
             answered + unanswered,
-            why(&end, wanted, "systemd listed its units, and then")
+            why(&end, wanted, "systemd listed its units, then")
         )),
-        None if unanswered > 0 => Some(format!("{unanswered} units were not asked: {MAX_ASKED} were")),
+        None if unanswered > 0 => Some(format!("{unanswered} units were not queried; the limit is {MAX_ASKED}")),
         None => None,
     };
     Ok(seen)
 }
 
-/// The first place that lets us in; and a second handle on its socket.
-fn log_in(wanted: &Wanted) -> Result<(Conversation, UnixStream), Blind> {
+/// Connects to the first socket that accepts us; also returns a second handle on that socket.
+fn log_in(wanted: &LookRequest) -> Result<(Conversation, UnixStream), Blind> {
     let mut blind = Blind::new("the bus address is empty");
     for place in wanted.places {
         let opened = address::connect(place).and_then(|socket| Ok((socket.try_clone()?, socket)));
@@ -106,24 +106,23 @@ fn log_in(wanted: &Wanted) -> Result<(Conversation, UnixStream), Blind> {
         };
         match Conversation::open(socket, wanted.deadline) {
             Ok(bus) => return Ok((bus, spare)),
-            // Another place will not find it faster.
+            // Another socket would not be faster.
             Err(End::Time) => return Err(Blind::hung(why(&End::Time, wanted, "the bus"))),
             Err(end) => {
-                blind = Blind::new(format_args!("the bus did not answer: {place}: {}", why(&end, wanted, "it")))
+                blind = Blind::new(format_args!("cannot query systemd: {}", why(&end, wanted, &place.to_string())))
             }
         }
     }
     Err(blind)
 }
 
-fn list<'k>(bus: &mut Conversation, wanted: &Wanted<'k>) -> Result<Vec<Asked<'k>>, Blind> {
+fn list<'k>(bus: &mut Conversation, wanted: &LookRequest<'k>) -> Result<Vec<Asked<'k>>, Blind> {
     let who = if bus.is_over_bus() { "the bus answers, but PID 1" } else { "PID 1" };
     let serial = bus.ask("/org/freedesktop/systemd1", MANAGER, "ListUnits", &[]);
     loop {
         match bus.receive() {
             Ok((to, Ok(body))) if to == serial => {
-                return read_list(body, wanted)
-                    .ok_or_else(|| Blind::new("systemd lists its units in a way we cannot read"));
+                return read_list(body, wanted).ok_or_else(|| Blind::new("cannot parse systemd's list of units"));
             }
             Ok((to, Err((name, words)))) if to == serial => {
                 let words = words.unwrap_or("no reason given");
@@ -136,8 +135,8 @@ fn list<'k>(bus: &mut Conversation, wanted: &Wanted<'k>) -> Result<Vec<Asked<'k>
     }
 }
 
-/// Of each: name, description, load, active and sub state, what it follows, its object, and a job.
-fn read_list<'k>(body: Body, wanted: &Wanted<'k>) -> Option<Vec<Asked<'k>>> {
+/// Per unit: name, description, load, active and sub state, the unit it follows, object path, and a job.
+fn read_list<'k>(body: Body, wanted: &LookRequest<'k>) -> Option<Vec<Asked<'k>>> {
     if body.signature != "a(ssssssouso)" {
         return None;
     }
@@ -161,7 +160,7 @@ fn read_list<'k>(body: Body, wanted: &Wanted<'k>) -> Option<Vec<Asked<'k>>> {
     Some(asked)
 }
 
-fn read_listed<'m>(array: &mut Reader<'m>) -> Option<(Unit, &'m str)> {
+fn read_listed<'m>(array: &mut ValueReader<'m>) -> Option<(Unit, &'m str)> {
     array.align(8)?;
     let name = array.text()?;
     array.text()?;
@@ -181,8 +180,8 @@ fn read_listed<'m>(array: &mut Reader<'m>) -> Option<(Unit, &'m str)> {
     Some((unit, object))
 }
 
-/// Asks until all is answered, or the conversation ends. Also gives systemd's own cgroup, as systemd tells it.
-fn ask(bus: &mut Conversation, wanted: &Wanted, asked: &mut [Asked]) -> (Option<String>, Option<End>) {
+/// Asks until everything is answered or the conversation ends. Also returns systemd's own cgroup, as systemd names it.
+fn ask(bus: &mut Conversation, wanted: &LookRequest, asked: &mut [Asked]) -> (Option<String>, Option<End>) {
     let mut queue = queue(asked);
     let mut waiting: HashMap<u32, (usize, Property)> = HashMap::with_capacity(WINDOW);
     let mut own = None;
@@ -221,20 +220,20 @@ fn ask(bus: &mut Conversation, wanted: &Wanted, asked: &mut [Asked]) -> (Option<
             it.is_gone = true;
         }
         it.open -= 1;
-        // One that this version of systemd does not have stays unknown.
+        // A property that this version of systemd lacks stays unknown.
         let Some(value) = value_of(answer) else { continue };
         questions::note(&mut it.unit, property, &value, now);
         it.unit.at = wanted.at + wanted.since.elapsed();
         let more = questions::next(property, it.questions, &it.unit, it.known);
         it.open += more.len();
-        // At once, so that what is told of one unit is of one moment.
+        // At the front, so that the answers about one unit are close in time.
         for property in more.iter().rev() {
             queue.push_front((index, *property));
         }
     }
 }
 
-/// What is in trouble first, and then what starts others, should time run out.
+/// Units in trouble first, then those that start others, in case time runs out.
 fn queue(asked: &mut [Asked]) -> VecDeque<(usize, Property)> {
     let rank = |it: &Asked| match it.listed.name.ends_with(".service") {
         true if it.known.is_some_and(|k| k.suspect) || questions::is_suspect(&it.listed) => 0,
@@ -252,7 +251,7 @@ fn value_of(answer: Answer<'_>) -> Option<Value<'_>> {
     body.read().variant()
 }
 
-/// Who starts whom, from what was told now and before.
+/// Which units start which, from these answers and earlier ones.
 fn triggers(asked: &[Asked]) -> HashMap<String, Vec<String>> {
     let mut by: HashMap<String, Vec<String>> = HashMap::new();
     for it in asked {
@@ -269,15 +268,15 @@ fn triggers(asked: &[Asked]) -> HashMap<String, Vec<String>> {
     by
 }
 
-/// Whether and how a unit is told. It is told by all its answers, or by none: half of them next to an older look would look
-/// like a change.
+/// Whether and how a unit is reported: with all its answers or none, since half of them next to an older look would look like a
+/// change.
 fn conclude(
     it: Asked,
-    wanted: &Wanted,
-    place: &Place,
+    wanted: &LookRequest,
+    place: &SystemdPlace,
     cgroups: &UnitCgroups,
     triggers: &HashMap<String, Vec<String>>,
-    seen: &mut Seen,
+    seen: &mut UnitsSeen,
 ) {
     let is_whole = it.open == 0 && !it.is_gone;
     let name = it.listed.name.clone();
@@ -288,12 +287,12 @@ fn conclude(
             seen.known.insert(name, known.clone());
             return;
         }
-        // A first look: what the list says is better than nothing, and it is asked again.
+        // First look: the list alone is better than nothing, and the unit is queried again next time.
         None if !is_whole => {
             seen.units.push(it.listed);
             return;
         }
-        // As before, but for what it uses.
+        // Unchanged except for its resource usage.
         Some(known) if is_steady && it.unit.invocation_id == known.unit.invocation_id => {
             let at = it.unit.at;
             Unit { at, ..known.unit.clone() }
@@ -324,7 +323,7 @@ fn conclude(
     seen.known.insert(name, KnownUnit { unit, suspect: suspect && is_service });
 }
 
-/// Other than in what it uses, which moves all the time.
+/// Ignores resource usage, which changes all the time.
 fn changed(before: &Unit, now: &Unit) -> bool {
     let Unit { at, cpu_ns, memory_bytes, tasks, .. } = before.clone();
     Unit { at, cpu_ns, memory_bytes, tasks, ..now.clone() } != *before
@@ -334,13 +333,13 @@ fn states(unit: &Unit) -> (&str, &str, &str) {
     (&unit.load_state, &unit.active_state, &unit.sub_state)
 }
 
-fn why(end: &End, wanted: &Wanted, who: &str) -> String {
+fn why(end: &End, wanted: &LookRequest, who: &str) -> String {
     match end {
         End::Time => format!("{who} did not answer within {}", seconds(wanted.deadline.duration_since(wanted.since))),
-        End::Closed => format!("{who} hung up"),
-        End::Socket(e) => format!("{who} was lost: {e}"),
-        End::Garbled => format!("{who} sent what is no D-Bus message"),
-        End::Rejected(said) => format!("{who} did not let us in: {said:?}"),
+        End::Closed => format!("{who} closed the connection"),
+        End::Socket(e) => format!("{who} could not be reached: {e}"),
+        End::Garbled => format!("{who} sent an invalid D-Bus message"),
+        End::Rejected(said) => format!("{who} rejected authentication: {said:?}"),
         End::Refused(said) => format!("{who} refused: {said}"),
     }
 }

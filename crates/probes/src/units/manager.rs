@@ -1,6 +1,6 @@
-//! systemd as somebody who changes things speaks with it: one unit after the other, and each word is answered before the next.
+//! Changing units through systemd, one synchronous call at a time.
 //!
-//! Nothing in diagnosis or recording uses this; `coroner fix --apply` and `coroner undo` do.
+//! Used only by `coroner fix --apply` and `coroner undo`, never by diagnosis or recording.
 
 mod stops_with;
 
@@ -20,67 +20,67 @@ const JOB: &str = "org.freedesktop.systemd1.Job";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const PEER: &str = "org.freedesktop.DBus.Peer";
 
-/// A plain answer takes milliseconds; a starved node is given a second chance.
+/// A normal answer takes milliseconds; a starved node gets more time.
 const ANSWER: Duration = Duration::from_secs(10);
 /// A reload reads all unit files again.
 const RELOAD: Duration = Duration::from_secs(60);
-/// How often we look whether a job is done.
+/// How often to check whether a job is done.
 const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
     #[error("systemd cannot be reached: {0}")]
     Unreachable(String),
-    /// The conversation broke off; whether the last word was heard is not known.
-    #[error("{what}: the bus was lost ({why}); whether systemd did it is not known")]
+    /// The connection broke; whether systemd received the last call is unknown.
+    #[error("{what}: lost the connection to systemd ({why}); whether it was done is unknown")]
     Lost { what: String, why: String },
     #[error("{what}: systemd refused: {why}")]
     Refused { what: String, why: String },
     #[error("{what}: not done after {} s", .after.as_secs())]
     TooSlow { what: String, after: Duration },
-    #[error("{what}: systemd answered what we do not understand")]
+    #[error("{what}: cannot parse systemd's answer")]
     Garbled { what: String },
     #[error(
-        "more than {most} units may stop with {unit}: coroner looks no further, so what the node needs may be among them. See \
+        "more than {most} units may stop with {unit}, too many to check whether the node needs one of them. See \
          `systemctl list-dependencies --reverse --all {unit}`, and stop it by hand if you must"
     )]
     TooMany { unit: String, most: usize },
 }
 
 impl ManagerError {
-    /// There is no such unit, or no such file of one.
+    /// The unit or its file does not exist.
     pub fn is_no_such_unit(&self) -> bool {
         matches!(self, ManagerError::Refused { why, .. }
             if why.contains("NoSuchUnit") || why.contains("FileNotFound") || why.contains("NoSuchFile"))
     }
 }
 
-/// What systemd says of a unit now.
+/// The current state of a unit, according to systemd.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnitNow {
-    /// Its proper name; what it was asked by may be an alias.
+    /// Its primary name; the requested name may be an alias.
     pub id: String,
     /// All its names.
     pub names: Vec<String>,
     pub load_state: String,
     pub active_state: String,
     pub sub_state: String,
-    /// As `systemctl is-enabled`; empty for what has no file.
+    /// As `systemctl is-enabled`; empty for a unit without a file.
     pub file_state: String,
-    /// The file that describes it.
+    /// The unit file.
     pub fragment: String,
     pub drop_ins: Vec<String>,
     /// Timers, sockets and paths that start it.
     pub triggered_by: Vec<String>,
-    /// Since when it is active, on the monotonic clock in µs; 0 if it is not.
+    /// When it became active, in µs on the monotonic clock; 0 if it is not active.
     pub active_since_us: u64,
-    /// How it ended last, of a service: `success`, `exit-code`, `start-limit-hit`; empty if it is not known.
+    /// Services: the last result, `success`, `exit-code`, `start-limit-hit`; empty if unknown.
     pub result: String,
-    /// Automatic restarts, of a service.
+    /// Services: automatic restarts.
     pub restarts: Option<u32>,
-    /// Changes with every start.
+    /// Invocation id, which changes with every start.
     pub invocation: Vec<u8>,
-    /// Its cgroup as that systemd names it; empty while it has none.
+    /// Its cgroup as systemd names it; empty while it has none.
     pub cgroup: String,
 }
 
@@ -90,7 +90,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// `address` is a D-Bus address; without one it is the node's systemd, or its system bus.
+    /// `address` is a D-Bus address; the default is the node's systemd, or its system bus.
     pub fn connect(root: &Root, address: Option<&str>) -> Result<Manager, ManagerError> {
         let places = address::places(root, address).map_err(|blind| ManagerError::Unreachable(blind.why))?;
         let mut why = "the bus address is empty".to_owned();
@@ -111,7 +111,7 @@ impl Manager {
         Err(ManagerError::Unreachable(why))
     }
 
-    /// Who listens on the socket, in our pid namespace: systemd, or the bus that one of its units runs.
+    /// The process that listens on the socket, in our pid namespace: systemd, or the bus that one of its units runs.
     pub fn peer(&self) -> Option<u32> {
         let peer = rustix::net::sockopt::socket_peercred(&self.socket).ok()?;
         u32::try_from(peer.pid.as_raw_pid()).ok().filter(|pid| *pid > 0)
@@ -152,22 +152,22 @@ impl Manager {
         Ok(now)
     }
 
-    /// As `systemctl is-enabled`; empty if systemd has no word for it.
+    /// As `systemctl is-enabled`; empty if systemd reports no state.
     pub fn file_state(&mut self, name: &str) -> Result<String, ManagerError> {
-        let what = format!("the state of {name}'s file");
+        let what = format!("the unit file state of {name}");
         let call = [Argument::Text(name)];
         let answer = self.ask(&what, MANAGER_PATH, MANAGER, "GetUnitFileState", &call, ANSWER, |body| {
             Some(body.read().text()?.to_owned())
         });
         match answer {
             Err(error) if error.is_no_such_unit() => Ok(String::new()),
-            // A transient unit, or one whose file went away.
+            // A transient unit, or one whose file was deleted.
             Err(ManagerError::Refused { .. }) => Ok(String::new()),
             other => other,
         }
     }
 
-    /// A property of a service, as systemd has it in force: a number, `u64::MAX` for no limit.
+    /// A numeric property of a service, as currently in effect; `u64::MAX` means no limit.
     pub fn service_number(&mut self, name: &str, property: &str) -> Result<Option<u64>, ManagerError> {
         let object = self.load(name)?;
         let unit_property = property.starts_with("StartLimit");
@@ -194,7 +194,7 @@ impl Manager {
         self.files("enable", "EnableUnitFiles", name, &[Argument::Flag(false), Argument::Flag(false)])
     }
 
-    /// As `systemctl mask` (without a reload). A file in /etc is in its way: that is an error.
+    /// As `systemctl mask` (without a reload). Fails if a file in /etc is in the way.
     pub fn mask(&mut self, name: &str) -> Result<(), ManagerError> {
         self.files("mask", "MaskUnitFiles", name, &[Argument::Flag(false), Argument::Flag(false)])
     }
@@ -225,7 +225,7 @@ impl Manager {
             let get = [Argument::Text(JOB), Argument::Text("State")];
             match self.ask(what, &job, PROPERTIES, "Get", &get, ANSWER, |_| Some(())) {
                 Ok(()) => {}
-                // A job that is done has no object any more.
+                // A finished job no longer has an object.
                 Err(ManagerError::Refused { .. }) => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -259,7 +259,7 @@ impl Manager {
         self.property(object, interface, name, number)
     }
 
-    /// `None` where this version of systemd does not have it, or has it otherwise.
+    /// `None` if this version of systemd lacks the property or gives it another type.
     fn property<T>(
         &mut self,
         object: &str,
@@ -309,11 +309,11 @@ impl Manager {
 
 fn words(end: &End) -> String {
     match end {
-        End::Time => "it did not answer in time".to_owned(),
-        End::Closed => "it hung up".to_owned(),
+        End::Time => "no answer in time".to_owned(),
+        End::Closed => "connection closed".to_owned(),
         End::Socket(e) => e.to_string(),
-        End::Garbled => "it sent what is no D-Bus message".to_owned(),
-        End::Rejected(said) => format!("it did not let us in: {said:?}"),
-        End::Refused(said) => format!("it refused: {said}"),
+        End::Garbled => "invalid D-Bus message".to_owned(),
+        End::Rejected(said) => format!("authentication rejected: {said:?}"),
+        End::Refused(said) => format!("connection refused: {said}"),
     }
 }

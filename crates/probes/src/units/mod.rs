@@ -1,10 +1,10 @@
-//! systemd units, asked over D-Bus.
+//! systemd units, queried over D-Bus.
 //!
-//! A starved node's bus may hang, so a look runs on a thread of its own, which gives up in time and keeps what it saw until then.
+//! The bus of a starved node may hang, so a look runs on its own thread, which gives up after a time limit and keeps what it has.
 //!
-//! To be cheap for PID 1, a look asks for single properties, and a later one only for what may have changed: every service that runs
-//! or ran tells its invocation id, and more if that is a new one. Those that were seen restarting, waiting or starting are asked in
-//! full at every look, whatever `reset-failed` made of their counts.
+//! To spare PID 1, a look asks for single properties, and later looks only for what may have changed: every service that runs or ran
+//! is asked for its invocation id, and for more if that changed. Services once seen restarting, waiting or starting are queried in
+//! full at every look, even if `reset-failed` cleared their counts.
 
 mod address;
 mod conversation;
@@ -27,38 +27,38 @@ use std::time::{Duration, Instant};
 use coroner_evidence::{Evidence, Time, probe};
 
 use crate::Root;
-use look::{Seen, Wanted};
+use look::{LookRequest, UnitsSeen};
 use questions::KnownUnit;
 
 pub use manager::{Manager, ManagerError, UnitNow};
 pub use questions::Look;
 
-/// A look that takes longer is given up.
+/// A look that takes longer is abandoned.
 const LIMIT: Duration = Duration::from_secs(3);
 
-const HOW_TO_SEE: &str = "name the node's system bus with --bus unix:path=…";
-const HOW_IF_HUNG: &str = "see whether PID 1 and the bus still run; another bus: --bus unix:path=…";
+const HOW_TO_SEE: &str = "pass the node's system bus with --bus unix:path=…";
+const HOW_IF_HUNG: &str = "check that PID 1 and the bus respond, or pass another bus with --bus unix:path=…";
 
-/// Reads units, now and again.
+/// Reads units repeatedly.
 #[derive(Debug)]
 pub struct UnitReader {
     root: Root,
     address: Option<String>,
     limit: Duration,
     looking: Option<Looking>,
-    /// What was seen last, by name.
+    /// The units as last seen, by name.
     known: Arc<HashMap<String, KnownUnit>>,
     took: Duration,
-    /// What the last look could not see, so that it is not said again at every look of a long recording.
+    /// What the last look could not see, so that a long recording does not repeat it at every look.
     said: Option<String>,
 }
 
-/// A look that is under way.
+/// A look in progress.
 #[derive(Debug)]
 struct Looking {
     since: Instant,
-    /// What was seen, and how long it took.
-    answer: Receiver<(Result<Seen, Blind>, Duration)>,
+    /// The result, and how long it took.
+    answer: Receiver<(Result<UnitsSeen, Blind>, Duration)>,
 }
 
 /// Why nothing was seen, and what to do about it.
@@ -79,7 +79,7 @@ impl Blind {
 }
 
 impl UnitReader {
-    /// `address` is a D-Bus address; without one it is the node's systemd, or its system bus.
+    /// `address` is a D-Bus address; the default is the node's systemd, or its system bus.
     pub fn new(root: Root, address: Option<String>) -> UnitReader {
         UnitReader {
             root,
@@ -92,7 +92,7 @@ impl UnitReader {
         }
     }
 
-    /// Starts a look in the background; the first is always at all units. Nothing happens if one is under way.
+    /// Starts a look in the background, unless one is in progress. The first look always covers all units.
     pub fn start(&mut self, at: Time, look: Look) {
         if self.looking.is_some() {
             return;
@@ -108,27 +108,27 @@ impl UnitReader {
             }
         };
         let (root, known, done) = (self.root.clone(), self.known.clone(), sender.clone());
-        // Leaves time to read what the answers point to, and to hand it over.
+        // Leaves time to read the cgroup files and to hand over the result.
         let deadline = since + self.limit - self.limit / 10;
         let work = move || {
-            let wanted = Wanted { root: &root, places: &places, at, since, deadline, look, known: &known };
+            let wanted = LookRequest { root: &root, places: &places, at, since, deadline, look, known: &known };
             let seen = look::look(&wanted);
             let _ = done.send((seen, since.elapsed()));
         };
         if let Err(e) = std::thread::Builder::new().name("units".to_owned()).spawn(work) {
-            let blind = Blind::new(format_args!("no thread to ask systemd: {e}"));
+            let blind = Blind::new(format_args!("cannot start a thread to query systemd: {e}"));
             let _ = sender.send((Err(blind), Duration::ZERO));
         }
         self.looking = Some(Looking { since, answer });
     }
 
-    /// What could not be seen is said again, if it still cannot.
+    /// Reports again what could not be seen, if it still cannot.
     pub fn tell_anew(&mut self) {
         self.said = None;
     }
 
-    /// Appends what the look saw; waits for it no longer than `wait`. True if no look is under way any more: it is done, or
-    /// it was given up after its limit of 3 s, which is then told as unseen.
+    /// Appends what the look saw; waits at most `wait` for it. True if no look is in progress any more: it is done, or it was
+    /// abandoned after its limit of 3 s, which is then noted as unseen.
     pub fn collect(&mut self, wait: Duration, evidence: &mut Evidence) -> bool {
         let Some(looking) = &self.looking else { return true };
         let left = self.limit.saturating_sub(looking.since.elapsed());
@@ -139,7 +139,7 @@ impl UnitReader {
                 let why = format!("the bus did not answer within {:.1} s", self.limit.as_secs_f64());
                 (Err(Blind::hung(why)), self.limit)
             }
-            Err(RecvTimeoutError::Disconnected) => (Err(Blind::new("the look at the bus broke off")), Duration::ZERO),
+            Err(RecvTimeoutError::Disconnected) => (Err(Blind::new("the query of systemd panicked")), Duration::ZERO),
         };
         self.took = took;
         self.looking = None;
@@ -148,10 +148,10 @@ impl UnitReader {
                 evidence.units.extend(seen.units);
                 self.known = Arc::new(seen.known);
                 let what = "restarts and results of some units";
-                (what, seen.partly, "examine again when PID 1 is less busy".to_owned())
+                (what, seen.partly, "run again when PID 1 is less busy".to_owned())
             }
-            // What is known stays so: what cannot be seen has neither changed nor gone.
-            Err(blind) => ("systemd units: which of them crash, restart or failed", Some(blind.why), blind.how_to_see),
+            // Keep what is known: unseen does not mean changed or gone.
+            Err(blind) => ("which systemd units crash, restart or failed", Some(blind.why), blind.how_to_see),
         };
         let say = why.as_deref().map(|why| if self.known.is_empty() { why } else { what }.to_owned());
         if let Some(why) = why

@@ -1,4 +1,4 @@
-//! Where the asked systemd lives: in a container or another namespace it names cgroups and processes otherwise than this node.
+//! Where the queried systemd runs: in a container or another namespace its cgroup paths and pids differ from this node's.
 
 use std::os::unix::net::UnixStream;
 
@@ -8,23 +8,23 @@ use crate::Root;
 use crate::cgroups::mounts::{self, Hierarchy};
 use coroner_evidence::{CgroupMount, Evidence};
 
-/// Of a unit with more processes the main one is not searched for.
+/// In a unit with more processes the main process is not searched for.
 const MAX_SEARCHED: usize = 256;
 
-pub struct Place {
-    /// What this node puts before the cgroup paths that systemd tells; `None` if that cannot be known.
+pub struct SystemdPlace {
+    /// What this node puts before systemd's cgroup paths; `None` if unknown.
     prefix: Option<String>,
     /// Whether systemd's pids are ours.
     same_pids: Option<bool>,
 }
 
-impl Place {
-    /// Who listens on the socket is systemd, or the bus that one of its units runs: where that process is in our cgroups and what
-    /// systemd calls the same place differ by the prefix. `told` are cgroups as systemd tells them.
-    pub fn find<'a>(root: &Root, socket: &UnixStream, told: impl Iterator<Item = &'a str>) -> Place {
-        let unknown = Place { prefix: None, same_pids: None };
+impl SystemdPlace {
+    /// The process listening on the socket is systemd, or the bus that one of its units runs: its cgroup as we see it and as systemd
+    /// names it differ by the prefix. `told` are cgroups as systemd names them.
+    pub fn find<'a>(root: &Root, socket: &UnixStream, told: impl Iterator<Item = &'a str>) -> SystemdPlace {
+        let unknown = SystemdPlace { prefix: None, same_pids: None };
         let Ok(peer) = rustix::net::sockopt::socket_peercred(socket) else { return unknown };
-        // 0 is what the kernel says of one outside of our pid namespace.
+        // 0 for a process outside our pid namespace.
         let pid = peer.pid.as_raw_pid();
         if pid <= 0 {
             return unknown;
@@ -33,14 +33,14 @@ impl Place {
         let prefix = prefix_of(&membership, told);
         let namespace = |pid: &str| std::fs::read_link(root.path(&format!("/proc/{pid}/ns/pid"))).ok();
         let same_pids = match (namespace(&pid.to_string()), namespace("self")) {
-            // A peer that is no part of this systemd tells nothing.
+            // A peer outside this systemd's cgroups proves nothing.
             (Some(theirs), Some(ours)) if prefix.is_some() => Some(theirs == ours),
             _ => None,
         };
-        Place { prefix, same_pids }
+        SystemdPlace { prefix, same_pids }
     }
 
-    /// Puts cgroup and main process as this node names them.
+    /// Converts cgroup and main process to this node's names.
     pub fn translate(&self, root: &Root, cgroups: &UnitCgroups, unit: &mut Unit) {
         if let (Some(prefix), Some(path)) = (&self.prefix, &mut unit.cgroup) {
             path.insert_str(0, prefix);
@@ -55,8 +55,8 @@ impl Place {
     }
 }
 
-/// Lines of `hierarchy:controllers:path`. The longest of what was told that a path ends with is that process's unit. systemd keeps its
-/// own tree in name=systemd, or in v2; of other hierarchies it may use only parts.
+/// Lines of `hierarchy:controllers:path`. The longest cgroup in `told` that a path ends with is that process's unit. systemd keeps its
+/// own tree in name=systemd or in v2; other hierarchies it may use only in part.
 fn prefix_of<'a>(membership: &str, told: impl Iterator<Item = &'a str>) -> Option<String> {
     let rank = |controllers: &str| match controllers {
         "name=systemd" => 0,
@@ -78,15 +78,15 @@ fn prefix_of<'a>(membership: &str, told: impl Iterator<Item = &'a str>) -> Optio
     })
 }
 
-/// `NSpid:\t21383\t34`: what a process is called in our namespace and in those within, the innermost last.
+/// `NSpid:\t21383\t34`: a process's pid in our namespace and in nested ones, the innermost last.
 fn innermost_pid(root: &Root, pid: u32) -> Option<u32> {
     let status = root.read(&format!("/proc/{pid}/status")).ok()?;
     let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     pids.split_whitespace().next_back()?.parse().ok()
 }
 
-/// The files of cgroups that tell what a unit uses: read by ourselves, they cost PID 1 nothing, and are there where systemd was told
-/// not to account.
+/// Cgroup files with a unit's resource usage. Reading them ourselves costs PID 1 nothing, and works even if accounting is turned off in
+/// systemd.
 pub struct UnitCgroups {
     root: Root,
     unified: Option<Hierarchy>,
@@ -98,7 +98,7 @@ pub struct UnitCgroups {
 
 impl UnitCgroups {
     pub fn find(root: &Root) -> UnitCgroups {
-        // What is missing is told by the probe of cgroups.
+        // The cgroup probe reports missing mounts.
         let mounted = mounts::find(root, &mut Evidence::default());
         let with = |controller| mounts::with_controller(root, &mounted, controller);
         let plain = |m: &CgroupMount| Hierarchy {
@@ -117,7 +117,7 @@ impl UnitCgroups {
         }
     }
 
-    /// What the unit uses, where its cgroup, as this node names it, can be read.
+    /// The unit's resource usage, if its cgroup can be read.
     pub fn note_use(&self, unit: &mut Unit) {
         let Some(path) = &unit.cgroup else { return };
         // v2 counts CPU time in every cgroup, whatever its controllers.
@@ -164,7 +164,7 @@ mod tests {
     const LAB: &str = "9:name=systemd:/lab/init.scope\n7:blkio:/lab\n4:memory:/lab/init.scope\n0::/lab/init.scope\n";
 
     #[test]
-    fn the_prefix_is_what_systemd_does_not_tell() {
+    fn finds_the_prefix_that_systemd_does_not_see() {
         let of = |membership: &str, told: &[&str]| prefix_of(membership, told.iter().copied());
         assert_eq!(of(LAB, &["/system.slice/dbus.service", "/init.scope"]).as_deref(), Some("/lab"));
         assert_eq!(of("0::/init.scope\n", &["/init.scope"]).as_deref(), Some(""), "the node's own");
@@ -172,16 +172,16 @@ mod tests {
             of("0::/docker/1/system.slice/dbus.service\n", &["/init.scope", "/system.slice/dbus.service"]).as_deref(),
             Some("/docker/1")
         );
-        // A user's systemd tells whole paths.
+        // A user's systemd reports full paths.
         let user = "/user.slice/user-1.slice/user@1.service/init.scope";
         assert_eq!(of(&format!("0::{user}\n"), &[user]).as_deref(), Some(""));
         assert_eq!(of("0::/lab/other.service\n", &["/init.scope", "", "/"]), None);
-        // v1 without a tree of its own in the first hierarchies.
+        // v1, with systemd's tree only in name=systemd.
         assert_eq!(of("3:cpuset:/\n2:cpu:/\n1:name=systemd:/x/init.scope\n", &["/init.scope"]).as_deref(), Some("/x"));
     }
 
     #[test]
-    fn main_processes_are_found_by_what_they_are_called_inside() {
+    fn main_processes_are_found_by_their_inner_pid() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::at(dir.path());
         let write = |path: &str, text: &str| {
@@ -202,18 +202,18 @@ mod tests {
         let told = Unit { main_pid: Some(8), cgroup: Some("/system.slice/a.service".into()), ..Unit::default() };
 
         let mut unit = told.clone();
-        Place { prefix: Some("/lab".into()), same_pids: Some(false) }.translate(&root, &cgroups, &mut unit);
+        SystemdPlace { prefix: Some("/lab".into()), same_pids: Some(false) }.translate(&root, &cgroups, &mut unit);
         cgroups.note_use(&mut unit);
         assert_eq!((unit.main_pid, unit.cgroup.as_deref()), (Some(501), Some("/lab/system.slice/a.service")));
         assert_eq!((unit.cpu_ns, unit.memory_bytes, unit.tasks), (Some(1_500_000), Some(4096), Some(2)));
 
         let mut unit = told.clone();
-        Place { prefix: None, same_pids: None }.translate(&root, &cgroups, &mut unit);
+        SystemdPlace { prefix: None, same_pids: None }.translate(&root, &cgroups, &mut unit);
         cgroups.note_use(&mut unit);
-        assert_eq!(unit, Unit { main_pid: None, ..told.clone() }, "left as told; no number is made up");
+        assert_eq!(unit, Unit { main_pid: None, ..told.clone() }, "unchanged; no pid is invented");
 
         let mut unit = told.clone();
-        Place { prefix: Some(String::new()), same_pids: Some(true) }.translate(&root, &cgroups, &mut unit);
+        SystemdPlace { prefix: Some(String::new()), same_pids: Some(true) }.translate(&root, &cgroups, &mut unit);
         assert_eq!(unit, told);
     }
 

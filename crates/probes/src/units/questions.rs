@@ -1,7 +1,7 @@
-//! Which properties are asked of which unit, and what the answers mean.
+//! Which properties are queried for which unit, and what the answers mean.
 //!
-//! Each property alone, and no more than needed: of the 300 that a service has, GetAll sends all, and to fill some of them PID 1 reads
-//! cgroup files or searches the disk. What costs are the messages, so what a first answer makes needless is not asked.
+//! Properties are queried one by one, and only as needed: GetAll would send all 300 of a service, and for some of them PID 1 reads
+//! cgroup files or searches the disk. Each message costs, so questions that an earlier answer makes needless are skipped.
 
 use coroner_evidence::{Time, Unit};
 
@@ -79,25 +79,25 @@ impl Property {
     }
 }
 
-/// Both clocks at one moment, to turn times of one into the other's.
+/// Both clocks at one moment, to convert times between them.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     pub monotonic: Time,
     pub real_ns: u64,
 }
 
-/// A look at everything, or only at what may have changed.
+/// Look at everything, or only at what may have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     All,
     Changes,
 }
 
-/// What an earlier look left.
+/// A unit as an earlier look saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownUnit {
     pub unit: Unit,
-    /// It was seen restarting, waiting for that, or starting: it is asked at every look. `reset-failed` does not end that.
+    /// It was once seen restarting, waiting to restart, or starting: it is queried at every look, even after `reset-failed`.
     pub suspect: bool,
 }
 
@@ -108,14 +108,14 @@ impl KnownUnit {
     }
 }
 
-/// Whether its counts may move at any moment.
+/// Whether its counts may change at any moment.
 pub fn is_suspect(unit: &Unit) -> bool {
     !matches!(unit.active_state.as_str(), "active" | "inactive" | "failed") || unit.restarts.is_some_and(|n| n > 0)
 }
 
 const OF_ACTIVE: &[Property] =
     &[InvocationId, Restarts, MainStarted, MainPid, ControlGroup, Result, ActiveSince, Type, Restart];
-/// Their states are asked again, so that they and the counts are of one moment: a crashlooping service changes several times a second.
+/// States are queried again, so that they match the counts in time: a crashlooping service changes several times a second.
 const OF_SUSPECT: &[Property] = &[
     ActiveState,
     SubState,
@@ -135,7 +135,7 @@ const OF_SUSPECT: &[Property] = &[
     CpuUsed,
 ];
 const OF_INACTIVE: &[Property] = &[InvocationId, ConditionsTried];
-/// Of an inactive one that ran.
+/// For an inactive service that ran.
 const OF_ENDED: &[Property] =
     &[Result, Restarts, MainStarted, MainExited, MainCode, MainStatus, ActiveSince, Type, Restart, CpuUsed];
 const OF_EXITED: &[Property] = &[MainExited, MainCode, MainStatus];
@@ -143,10 +143,10 @@ const OF_RESTARTED: &[Property] = &[ActiveState, SubState, UnitFileState];
 const OF_TIMER: &[Property] = &[Triggers, LastTrigger, NextReal, NextMonotonic];
 const OF_SOCKET: &[Property] = &[Triggers, Accept];
 const OF_PATH: &[Property] = &[Triggers];
-/// Whether it started anew; more only if so.
+/// Whether it was started again; more only if so.
 const OF_STEADY: &[Property] = &[InvocationId];
 
-/// What to ask first of a unit of which ListUnits told the state.
+/// What to ask first about a unit, given its state in ListUnits.
 pub fn first(unit: &Unit, known: Option<&KnownUnit>, look: Look) -> &'static [Property] {
     if matches!(unit.load_state.as_str(), "not-found" | "masked") {
         return &[];
@@ -192,13 +192,13 @@ pub fn next(answered: Property, asked: &[Property], unit: &Unit, known: Option<&
             OF_RESTARTED
         }
         MainStarted if asked != OF_SUSPECT && unit.active_state == "active" && unit.sub_state == "exited" => OF_EXITED,
-        // Where systemd does not accept, it does not count.
+        // systemd counts connections only if it accepts them itself.
         Accept if unit.accepted.is_some() => &[Accepted, Connections],
         _ => &[],
     }
 }
 
-/// Notes an answer; one of another type is none: older and newer versions of systemd differ.
+/// Notes an answer; one of an unexpected type is ignored, because versions of systemd differ.
 pub fn note(unit: &mut Unit, property: Property, value: &Value, now: Moment) {
     match property {
         InvocationId => unit.invocation_id = bytes(value).and_then(hex),
@@ -206,7 +206,7 @@ pub fn note(unit: &mut Unit, property: Property, value: &Value, now: Moment) {
         SubState => replace(&mut unit.sub_state, value),
         ActiveSince => unit.active_since = monotonic(value),
         UnitFileState => unit.unit_file_state = text(value),
-        // Until they are known: some were tried.
+        // Provisional: some conditions were checked; the result follows.
         ConditionsTried => unit.conditions_held = number(value).filter(|&us| us > 0).map(|_| true),
         ConditionsHeld => unit.conditions_held = flag(value),
         Triggers => unit.triggers = texts(value),
@@ -229,19 +229,19 @@ pub fn note(unit: &mut Unit, property: Property, value: &Value, now: Moment) {
             let at = ahead.map(|ns| now.real_ns.saturating_add(ns));
             unit.next_trigger_real_ns = sooner(unit.next_trigger_real_ns, at);
         }
-        // Until it is counted.
+        // Provisional: the count follows.
         Accept => unit.accepted = flag(value).filter(|&accepts| accepts).map(|_| 0),
         Accepted => unit.accepted = number(value),
         Connections => unit.connections = number(value),
     }
 }
 
-/// Mends what only the answers together tell.
+/// Fixes values that depend on several answers.
 pub fn settle(unit: &mut Unit) {
     if unit.exit_kind.is_none() {
         unit.exit_status = None;
     }
-    // It would not be active.
+    // Otherwise it would not be active.
     if unit.active_state == "active" && unit.invocation_id.is_some() {
         unit.conditions_held = Some(true);
     }
@@ -295,7 +295,7 @@ fn signed(value: &Value) -> Option<i64> {
     }
 }
 
-/// systemd counts µs; 0 and the largest number are its "never".
+/// systemd counts µs; 0 and the maximum mean "never".
 fn moment(value: &Value) -> Option<u64> {
     number(value).filter(|&us| us > 0 && us != u64::MAX).map(|us| us.saturating_mul(1000))
 }
@@ -308,7 +308,7 @@ fn sooner(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     [a, b].into_iter().flatten().min()
 }
 
-/// si_code of a SIGCHLD (bits/siginfo-consts.h); 0 while it has not ended.
+/// si_code of SIGCHLD (bits/siginfo-consts.h); 0 while it is running.
 fn exit_kind(code: i64) -> Option<String> {
     let kind = match code {
         1 => "exited",

@@ -1,4 +1,4 @@
-//! Against peers that answer, hang, hang up or talk nonsense.
+//! Against peers that answer, hang, disconnect or send garbage.
 
 use super::address::{UnixSocket, connect};
 use super::fake_systemd::{FakeSystemd, Script};
@@ -70,13 +70,13 @@ fn of<'e>(evidence: &'e Evidence, name: &str) -> &'e Unit {
 }
 
 #[test]
-fn a_node_without_systemd_is_said_to_be_one() {
+fn a_node_without_systemd_is_reported() {
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(unseen_of(UnitReader::new(Root::at(dir.path()), None)), "systemd does not run this node");
+    assert_eq!(unseen_of(UnitReader::new(Root::at(dir.path()), None)), "systemd is not running here");
 }
 
 #[test]
-fn a_missing_socket_and_a_bad_address_are_named() {
+fn a_missing_socket_and_a_bad_address_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(dir.path().join("run/systemd/system")).unwrap();
     let why = unseen_of(UnitReader::new(Root::at(dir.path()), None));
@@ -88,7 +88,7 @@ fn a_missing_socket_and_a_bad_address_are_named() {
 }
 
 #[test]
-fn a_bus_that_accepts_and_never_answers_is_given_up_in_time() {
+fn a_bus_that_never_answers_is_abandoned_in_time() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bus");
     let listener = UnixListener::bind(&path).unwrap();
@@ -97,17 +97,17 @@ fn a_bus_that_accepts_and_never_answers_is_given_up_in_time() {
     let mut evidence = Evidence::default();
     let started = Instant::now();
     reader.start(Time::from_secs(1), Look::All);
-    assert!(!reader.collect(Duration::from_millis(1), &mut evidence), "waits no longer than it is told");
+    assert!(!reader.collect(Duration::from_millis(1), &mut evidence), "waits no longer than asked");
     assert_eq!(evidence.unseen, []);
     reader.start(Time::from_secs(1), Look::All);
     assert!(reader.collect(LONG, &mut evidence));
     assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
     assert!(evidence.unseen[0].why.starts_with("the bus did not answer within 0."), "{evidence:?}");
-    // The connection is closed from our side.
+    // We closed the connection.
     let (mut peer, _) = listener.accept().unwrap();
     assert!(std::io::Read::read_to_end(&mut peer, &mut Vec::new()).is_ok());
     listener.set_nonblocking(true).unwrap();
-    assert!(listener.accept().is_err(), "only one look was made");
+    assert!(listener.accept().is_err(), "only one connection was made");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_full_queue_does_not_block() {
 }
 
 #[test]
-fn garbage_from_the_bus_is_an_answer_of_a_kind() {
+fn garbage_from_the_bus_is_reported() {
     for garbage in [&b"REJECTED\r\n"[..], b"\xff\xfe\0\0\n", b"OK 1234\r\nl\x02\x01\x01\xff\xff\xff\xff01234567", b""] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bus");
@@ -140,13 +140,13 @@ fn garbage_from_the_bus_is_an_answer_of_a_kind() {
         let mut reader = at_socket(&path);
         reader.limit = Duration::from_secs(5);
         let why = unseen_of(reader);
-        assert!(why.contains("the bus did not answer"), "{why}");
+        assert!(why.contains("cannot query systemd"), "{why}");
         server.join().unwrap();
     }
 }
 
 #[test]
-fn services_timers_and_sockets_are_told_with_who_starts_whom() {
+fn services_timers_and_sockets_are_reported_with_their_triggers() {
     let is = |name: &str, property, value| (name.to_owned(), property, value);
     for is_private in [false, true] {
         let script = Script {
@@ -199,21 +199,21 @@ fn services_timers_and_sockets_are_told_with_who_starts_whom() {
         assert_eq!(of(&first, "never.service").conditions_held, None);
         let counted = of(&first, "counted.socket");
         assert_eq!((counted.accepted, counted.connections), (Some(3), Some(1)));
-        assert_eq!(of(&first, "uncounted.socket").accepted, None, "systemd does not count there");
+        assert_eq!(of(&first, "uncounted.socket").accepted, None, "systemd does not count here");
         let web = of(&first, "web.service");
         assert_eq!((web.restarts, web.restart_delay_us), (Some(0), Some(100_000)));
-        assert_eq!((web.conditions_held, web.main_pid), (Some(true), None), "whose pid it is cannot be known here");
+        assert_eq!((web.conditions_held, web.main_pid), (Some(true), None), "the pid's namespace is unknown here");
         let asked = peer.take_asked();
         assert!(!asked.iter().any(|a| a.contains("home.mount") || a.contains("UnitFileState")), "{asked:?}");
         assert!(!asked.contains(&"never.service Result".to_owned()), "{asked:?}");
 
-        // Nothing moved: little is asked, nothing told.
+        // Nothing changed: little is asked, nothing reported.
         let second = look_with(&mut reader, Look::Changes);
         assert_eq!((names(&second), &second.unseen[..]), (vec![], &[][..]));
         let mut asked = peer.take_asked();
         asked.sort_unstable();
         assert_eq!(asked, ["ListUnits", "job.service InvocationID", "web.service InvocationID"]);
-        // The last look tells again what runs.
+        // The last look reports running units again.
         let last = look_with(&mut reader, Look::All);
         assert_eq!(names(&last), ["web.service"]);
         assert_eq!(Unit { at: web.at, ..of(&last, "web.service").clone() }, *web);
@@ -221,7 +221,7 @@ fn services_timers_and_sockets_are_told_with_who_starts_whom() {
 }
 
 #[test]
-fn a_start_between_two_looks_is_told_whatever_the_counts_say() {
+fn a_start_between_two_looks_is_reported_whatever_the_counts_say() {
     let peer = FakeSystemd::start(running("web.service", &[1, 1], 0));
     let mut reader = at_socket(&peer.path);
     look_with(&mut reader, Look::All);
@@ -232,32 +232,32 @@ fn a_start_between_two_looks_is_told_whatever_the_counts_say() {
 }
 
 #[test]
-fn what_once_looped_is_asked_in_full_for_ever() {
+fn a_unit_that_once_looped_is_always_queried_in_full() {
     let peer = FakeSystemd::start(running("ecs.service", &[1, 1], 30));
     let mut reader = at_socket(&peer.path);
     look_with(&mut reader, Look::All);
-    // reset-failed: the count is zero, and it happens to run.
+    // After reset-failed: the count is zero, and it happens to run.
     *peer.script.lock().unwrap() = running("ecs.service", &[2, 2], 0);
     let look = look_with(&mut reader, Look::Changes);
     assert_eq!(of(&look, "ecs.service").restarts, Some(0));
     for restarts in 1..4 {
         *peer.script.lock().unwrap() = running("ecs.service", &[2, 2], restarts);
         let look = look_with(&mut reader, Look::Changes);
-        assert_eq!(of(&look, "ecs.service").restarts, Some(restarts as u32), "though nothing else moved");
+        assert_eq!(of(&look, "ecs.service").restarts, Some(restarts as u32), "though nothing else changed");
     }
     assert_eq!(names(&look_with(&mut reader, Look::Changes)), <[&str; 0]>::default());
     assert_eq!(names(&look_with(&mut reader, Look::All)), ["ecs.service"]);
 }
 
 #[test]
-fn a_bus_that_goes_away_in_the_middle_leaves_what_was_seen_before() {
+fn a_bus_that_disconnects_midway_keeps_what_was_seen_before() {
     let many = || {
         let units: Vec<String> = (0..200).map(|n| format!("{n}.service")).collect();
         units.iter().fold(Script::default(), |script, name| script.and(running(name, &[1, 1], 0)))
     };
     // Hello, ListUnits, init.scope, and then ten answers for each.
     for (closes_after, silent_after, words) in
-        [(Some(900), None, "hung up"), (None, Some(900), "systemd listed its units, and then did not answer within ")]
+        [(Some(900), None, "closed"), (None, Some(900), "systemd listed its units, then did not answer within ")]
     {
         let peer = FakeSystemd::start(Script { closes_after, silent_after, ..many() });
         let mut reader = at_socket(&peer.path);
@@ -267,19 +267,19 @@ fn a_bus_that_goes_away_in_the_middle_leaves_what_was_seen_before() {
         assert_eq!(first.units.len(), 200, "all were listed");
         let told = first.units.iter().filter(|u| u.restarts.is_some()).count();
         assert!((60..90).contains(&told), "{told}");
-        assert!(first.units.iter().all(|u| u.restarts.is_some() == u.invocation_id.is_some()), "whole, or not at all");
+        assert!(first.units.iter().all(|u| u.restarts.is_some() == u.invocation_id.is_some()), "all answers or none");
         assert_eq!(first.unseen.len(), 1, "{:?}", first.unseen);
         let why = &first.unseen[0].why;
-        assert!(why.contains("of 200 units did not tell") && why.contains(words), "{why}");
+        assert!(why.contains("of 200 units: ") && why.contains(words), "{why}");
 
-        // It recovers: those that did not tell do so now, and no other.
+        // It recovers: the units without answers are reported now, and no others.
         *peer.script.lock().unwrap() = many();
         reader.limit = LIMIT;
         let second = look_with(&mut reader, Look::Changes);
         assert_eq!((second.units.len(), &second.unseen[..]), (200 - told, &[][..]));
         assert!(second.units.iter().all(|u| u.restarts == Some(0)));
 
-        // Blind again: nothing changes, nothing is gone, and it is said.
+        // Blind again: nothing changes or disappears, and it is noted.
         for (closes_after, silent_after) in [(Some(1), None), (None, Some(50)), (Some(50), None)] {
             *peer.script.lock().unwrap() = Script { closes_after, silent_after, ..many() };
             reader.limit = SHORT;
@@ -289,13 +289,13 @@ fn a_bus_that_goes_away_in_the_middle_leaves_what_was_seen_before() {
             *peer.script.lock().unwrap() = many();
             reader.limit = LIMIT;
             let after = look_with(&mut reader, Look::Changes);
-            assert_eq!((&after.units[..], &after.unseen[..]), (&[][..], &[][..]), "as if it had not happened");
+            assert_eq!((&after.units[..], &after.unseen[..]), (&[][..], &[][..]), "as if nothing had happened");
         }
     }
 }
 
 #[test]
-fn one_mute_unit_does_not_cost_the_others() {
+fn one_silent_unit_does_not_hide_the_others() {
     let script = running("mute.service", &[1, 1], 0).and(running("web.service", &[1, 1], 0));
     let peer = FakeSystemd::start(Script { mute: Some("mute.service".into()), ..script });
     let mut reader = at_socket(&peer.path);
@@ -303,11 +303,11 @@ fn one_mute_unit_does_not_cost_the_others() {
     let evidence = look_with(&mut reader, Look::All);
     assert_eq!(of(&evidence, "web.service").restarts, Some(0));
     assert_eq!(of(&evidence, "mute.service").restarts, None);
-    assert!(evidence.unseen[0].why.starts_with("1 of 2 units did not tell"), "{:?}", evidence.unseen);
+    assert!(evidence.unseen[0].why.starts_with("no properties from 1 of 2 units"), "{:?}", evidence.unseen);
 }
 
 #[test]
-fn a_pid_1_that_does_not_list_is_told_from_a_bus_that_hangs() {
+fn a_hung_pid_1_is_distinguished_from_a_hung_bus() {
     let peer = FakeSystemd::start(Script { silent_after: Some(1), ..running("a.service", &[1, 1], 0) });
     let mut reader = at_socket(&peer.path);
     reader.limit = SHORT;
@@ -316,7 +316,7 @@ fn a_pid_1_that_does_not_list_is_told_from_a_bus_that_hangs() {
 }
 
 #[test]
-fn lasting_blindness_is_said_once() {
+fn lasting_blindness_is_reported_once() {
     let peer = FakeSystemd::start(Script { closes_after: Some(0), ..Script::default() });
     let mut reader = at_socket(&peer.path);
     assert_eq!(look_with(&mut reader, Look::All).unseen.len(), 1);
@@ -327,7 +327,7 @@ fn lasting_blindness_is_said_once() {
     assert_eq!(look_with(&mut reader, Look::Changes).unseen.len(), 1);
 }
 
-/// Against a real systemd, whose bus CORONER_TEST_BUS names.
+/// Against a real systemd, on the bus in CORONER_TEST_BUS.
 #[test]
 #[ignore = "needs the address of a bus with systemd"]
 fn units_of_a_real_systemd() {

@@ -1,15 +1,15 @@
-//! D-Bus messages as bytes: as much of the protocol as it takes to ask for units and properties.
+//! D-Bus messages as bytes: as much of the protocol as is needed to ask for units and properties.
 //!
-//! By hand, as thousands of questions are asked in one go and only a few bytes of each answer matter: see docs/benchmarks.md. The
-//! format is that of the D-Bus specification, "Message Protocol".
+//! Hand-written, because thousands of calls are made in one go and only a few bytes of each answer matter: see docs/benchmarks.md.
+//! The format is described in the D-Bus specification, "Message Protocol".
 
-/// No answer of systemd is as large: 10,000 units are listed in 3 MB.
+/// Larger than any answer of systemd: a list of 10,000 units takes 3 MB.
 const MAX_MESSAGE: usize = 16 << 20;
-/// Before the header fields.
+/// Bytes before the header fields.
 const FIXED_HEADER: usize = 16;
 
 const METHOD_CALL: u8 = 1;
-/// Flag of a call: whoever is asked must run already; the bus shall not start it.
+/// Call flag: the bus must not start the destination.
 const NO_AUTO_START: u8 = 2;
 const METHOD_RETURN: u8 = 2;
 const ERROR: u8 = 3;
@@ -24,7 +24,7 @@ mod field {
     pub const SIGNATURE: u8 = 8;
 }
 
-/// What a method is given.
+/// A method argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argument<'a> {
     Text(&'a str),
@@ -62,10 +62,10 @@ impl Argument<'_> {
     }
 }
 
-/// A method to call.
+/// A method call.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
-    /// `None` where no bus stands between.
+    /// `None` without a bus.
     pub destination: Option<&'a str>,
     pub path: &'a str,
     pub interface: &'a str,
@@ -74,7 +74,7 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Appends the message, in little endian.
+    /// Appends the message, little-endian.
     pub fn write(&self, serial: u32, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend([b'l', METHOD_CALL, NO_AUTO_START, 1]);
@@ -125,12 +125,12 @@ fn pad(out: &mut Vec<u8>, start: usize, to: usize) {
     out.resize(start + length.next_multiple_of(to), 0);
 }
 
-/// What came back.
+/// A received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message<'m> {
-    /// The answer to the call of this serial.
+    /// The answer to the call with this serial.
     Answer(u32, Body<'m>),
-    /// It was refused, with the name of an error and perhaps words.
+    /// An error reply: serial, error name and optional message.
     Refusal(u32, &'m str, Option<&'m str>),
     /// Not for us: a signal, or a call.
     Other,
@@ -144,16 +144,16 @@ pub struct Body<'m> {
 }
 
 impl<'m> Body<'m> {
-    pub fn read(self) -> Reader<'m> {
-        Reader { bytes: self.bytes, at: 0, big_endian: self.big_endian }
+    pub fn read(self) -> ValueReader<'m> {
+        ValueReader { bytes: self.bytes, at: 0, big_endian: self.big_endian }
     }
 }
 
-/// The bytes are no D-Bus message.
+/// Not a valid D-Bus message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Garbled;
 
-/// How many bytes the message at the beginning has; `None` if they are too few to tell.
+/// The length of the first message; `None` if there are too few bytes to tell.
 pub fn length(bytes: &[u8]) -> Result<Option<usize>, Garbled> {
     let Some(head) = bytes.first_chunk::<FIXED_HEADER>() else { return Ok(None) };
     let big_endian = match head[0] {
@@ -161,7 +161,7 @@ pub fn length(bytes: &[u8]) -> Result<Option<usize>, Garbled> {
         b'B' => true,
         _ => return Err(Garbled),
     };
-    let mut reader = Reader { bytes: head, at: 4, big_endian };
+    let mut reader = ValueReader { bytes: head, at: 4, big_endian };
     let body = reader.u32().ok_or(Garbled)? as usize;
     reader.at = 12;
     let fields = reader.u32().ok_or(Garbled)? as usize;
@@ -171,13 +171,13 @@ pub fn length(bytes: &[u8]) -> Result<Option<usize>, Garbled> {
     Ok(Some((FIXED_HEADER + fields).next_multiple_of(8) + body))
 }
 
-/// Reads a message of exactly the length that [`length`] told.
+/// Parses a message of exactly the length that [`length`] returned.
 pub fn parse(bytes: &[u8]) -> Result<Message<'_>, Garbled> {
     parse_whole(bytes).ok_or(Garbled)
 }
 
 fn parse_whole(bytes: &[u8]) -> Option<Message<'_>> {
-    let mut reader = Reader { bytes, at: 0, big_endian: *bytes.first()? == b'B' };
+    let mut reader = ValueReader { bytes, at: 0, big_endian: *bytes.first()? == b'B' };
     let kind = *bytes.get(1)?;
     reader.at = 4;
     let body_length = reader.u32()? as usize;
@@ -191,7 +191,7 @@ fn parse_whole(bytes: &[u8]) -> Option<Message<'_>> {
             (field::REPLY_SERIAL, Value::Unsigned(serial)) => reply_to = u32::try_from(serial).ok(),
             (field::ERROR_NAME, Value::Text(name)) => error = Some(name),
             (field::SIGNATURE, Value::Text(text)) => signature = text,
-            // What cannot be read cannot be stepped over.
+            // A value of unknown type cannot be skipped.
             (_, Value::Other) => return None,
             _ => {}
         }
@@ -209,7 +209,7 @@ fn parse_whole(bytes: &[u8]) -> Option<Message<'_>> {
     }
 }
 
-/// A value of a type that systemd's properties have; others are not looked into.
+/// A value of a type used by systemd's properties; other types are not parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value<'m> {
     Text(&'m str),
@@ -221,15 +221,15 @@ pub enum Value<'m> {
     Other,
 }
 
-/// Reads values one after the other; `None` once the bytes are not as they should be.
+/// Reads values one after the other; `None` once the bytes are malformed.
 #[derive(Debug, Clone)]
-pub struct Reader<'m> {
+pub struct ValueReader<'m> {
     bytes: &'m [u8],
     at: usize,
     big_endian: bool,
 }
 
-impl<'m> Reader<'m> {
+impl<'m> ValueReader<'m> {
     fn take(&mut self, length: usize) -> Option<&'m [u8]> {
         let end = self.at.checked_add(length)?;
         let taken = self.bytes.get(self.at..end)?;
@@ -272,13 +272,13 @@ impl<'m> Reader<'m> {
         std::str::from_utf8(text).ok()
     }
 
-    /// The bytes of an array whose elements are aligned so; the reader then stands behind it.
-    pub fn array(&mut self, alignment: usize) -> Option<Reader<'m>> {
+    /// The bytes of an array with this element alignment; the reader moves past it.
+    pub fn array(&mut self, alignment: usize) -> Option<ValueReader<'m>> {
         let length = self.u32()? as usize;
         self.align(alignment)?;
         let start = self.at;
         self.take(length)?;
-        Some(Reader { bytes: self.bytes.get(..self.at)?, at: start, big_endian: self.big_endian })
+        Some(ValueReader { bytes: self.bytes.get(..self.at)?, at: start, big_endian: self.big_endian })
     }
 
     pub fn is_at_end(&self) -> bool {

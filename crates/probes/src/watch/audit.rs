@@ -1,10 +1,10 @@
-//! The audit of agents is looked up by a thread of its own: unit files, packages, the journal, containers and sockets are read
-//! from disks that may be slow, and by a program that may hang. The watch does not wait for them.
+//! The audit of agents runs on its own thread: unit files, packages, the journal, containers and sockets are read from disks that
+//! may be slow, and by a program that may hang. The watch does not wait for them.
 
-use crate::journal::{JournalReader, MAX_UNITS, Wanted};
+use crate::journal::{JournalReader, MAX_UNITS, WantedUnit};
 use crate::root::{Root, now};
 use crate::tree::Tree;
-use crate::unit_sockets::Running;
+use crate::unit_sockets::RunningUnit;
 use crate::watch::AuditOptions;
 use crate::{agent_files, containers, packages, unit_files, unit_sockets};
 use coroner_evidence::{Enablement, Evidence, FileAnswer, Unit, UnitFile, Unseen, glob_matches, probe};
@@ -17,32 +17,34 @@ use std::time::{Duration, Instant};
 const FILES_EVERY: Duration = Duration::from_secs(600);
 const CONTAINERS_EVERY: Duration = Duration::from_secs(60);
 
-/// A thread that hangs is not asked for ever more.
+/// Limit for requests to a thread that hangs.
 const MAX_PENDING: usize = 100;
 
-/// What to look at.
+/// What to read.
 #[derive(Debug)]
 enum Ask {
-    /// Only what changed, but for the first time.
+    /// Reports only changes, except the first time.
     Files,
-    /// All of it again.
+    /// Reports everything again.
     FilesAnew,
     Containers,
     Sockets,
-    /// What systemd said of units since; their logs and sockets are looked at when they are first heard of.
+    /// Units just reported by systemd; the logs and sockets of new ones are read.
     Units(Vec<Unit>),
     Journal,
+    /// Only of units that restart: the looks alone miss restarts where the count was reset between them.
+    Restarts,
 }
 
 impl Ask {
-    /// Who is blind if there is no answer, and what is unknown then.
+    /// The probe and what is unseen if there is no answer.
     fn about(&self) -> (&'static str, &'static str) {
         match self {
-            Ask::Files | Ask::FilesAnew => (probe::UNIT_FILES, "what is installed to run, and what agents need"),
-            Ask::Containers => (probe::CONTAINERS, "which containers restart again and again"),
-            Ask::Sockets => (probe::UNIT_SOCKETS, "which connections agents have"),
-            Ask::Units(_) | Ask::Journal => {
-                (probe::JOURNAL, "what units say in their logs, and when systemd restarted them")
+            Ask::Files | Ask::FilesAnew => (probe::UNIT_FILES, "what is installed to run, and the files agents need"),
+            Ask::Containers => (probe::CONTAINERS, "which containers keep restarting"),
+            Ask::Sockets => (probe::UNIT_SOCKETS, "network connections of agents"),
+            Ask::Units(_) | Ask::Journal | Ask::Restarts => {
+                (probe::JOURNAL, "unit logs, and when systemd restarted units")
             }
         }
     }
@@ -51,14 +53,14 @@ impl Ask {
 pub struct Audit {
     asks: Sender<Ask>,
     answers: Receiver<Evidence>,
-    /// What was asked and not answered yet, in order.
+    /// Unanswered requests, in order.
     pending: VecDeque<(&'static str, &'static str)>,
     files_asked: Instant,
     containers_asked: Instant,
 }
 
 impl Audit {
-    /// Starts with the files and the containers.
+    /// Starts the thread and requests files and containers.
     pub fn start(root: Root, bus: Option<&str>, options: AuditOptions) -> Audit {
         let (asks, asked) = channel();
         let (answer, answers) = channel();
@@ -72,7 +74,7 @@ impl Audit {
                 }
             }
         };
-        // Without a thread nobody answers, and the end of the watch says so.
+        // Without a thread there is no answer, and the end of the watch reports that.
         let _ = std::thread::Builder::new().name("audit".to_owned()).spawn(work);
         let (files_asked, containers_asked) = (Instant::now(), Instant::now());
         let mut audit = Audit { asks, answers, pending: VecDeque::new(), files_asked, containers_asked };
@@ -81,7 +83,7 @@ impl Audit {
         audit
     }
 
-    /// All is read once more. What units log and which sockets they have follows when systemd has named the units again.
+    /// Reads everything again. Unit logs and sockets follow once systemd has listed the units again.
     pub fn tell_anew(&mut self) {
         (self.files_asked, self.containers_asked) = (Instant::now(), Instant::now());
         self.ask(Ask::FilesAnew);
@@ -93,11 +95,11 @@ impl Audit {
             return;
         }
         self.pending.push_back(ask.about());
-        // If the thread is gone, the question stays unanswered and is told at the end.
+        // If the thread is gone, the request stays unanswered and is reported at the end.
         let _ = self.asks.send(ask);
     }
 
-    /// Hands on what systemd has just said of units, asks for what is due, and appends what was answered.
+    /// Passes on units just reported by systemd, requests what is due, and appends answers.
     pub fn turn(&mut self, evidence: &mut Evidence) {
         self.note_units(evidence);
         if self.pending.is_empty() {
@@ -124,11 +126,12 @@ impl Audit {
         }
     }
 
-    /// The last look at what changes. What is not there within `wait` is told as unseen.
+    /// Takes the last look at what changes. What is missing after `wait` is reported as unseen.
     pub fn finish(&mut self, wait: Duration, evidence: &mut Evidence) {
         self.note_units(evidence);
-        self.ask(Ask::Containers);
-        self.ask(Ask::Sockets);
+        for ask in [Ask::Containers, Ask::Sockets, Ask::Restarts] {
+            self.ask(ask);
+        }
         let deadline = Instant::now() + wait;
         while !self.pending.is_empty() {
             match self.answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -140,25 +143,25 @@ impl Audit {
             }
         }
         for (probe, what) in self.pending.drain(..) {
-            let why = format!("it was not read within {:.1} s after the watch", wait.as_secs_f64());
-            evidence.unseen(probe, what, why, "watch for longer, or look again: the disk may be slow");
+            let why = format!("still being read {:.1} s after the watch ended", wait.as_secs_f64());
+            evidence.unseen(probe, what, why, "watch longer or run again; the disk may be slow");
         }
     }
 }
 
-/// The thread's own.
+/// The state of the thread.
 struct Auditor {
-    /// Where processes and cgroups are looked at.
+    /// For processes and cgroups.
     root: Root,
-    /// Where the files of the node are whose systemd is asked.
+    /// For files of the node whose systemd we query.
     files: Root,
     options: AuditOptions,
     journal: JournalReader,
-    /// What systemd said last, by name.
+    /// The units as last reported by systemd, by name.
     units: BTreeMap<String, Unit>,
-    /// What was looked at in the journal.
-    looked_at: BTreeSet<Wanted>,
-    /// Unit files as they were read last, before packages were named.
+    /// What was read from the journal.
+    looked_at: BTreeSet<WantedUnit>,
+    /// Unit files as last read, without their packages.
     unit_files: Option<Vec<UnitFile>>,
     agent_files: Vec<FileAnswer>,
 }
@@ -178,7 +181,7 @@ impl Auditor {
     }
 
     fn look(&mut self, ask: Ask, evidence: &mut Evidence) {
-        // Opened anew each time: the node may have moved to another root, as from initrd.
+        // Reopened each time: the node may have switched roots, as after the initrd.
         let tree = match Tree::open(&self.files) {
             Ok(tree) => tree,
             Err(e) => {
@@ -197,8 +200,10 @@ impl Auditor {
             }
             Ask::Containers => containers::look(&tree, now(), evidence),
             Ask::Sockets => self.look_at_sockets(evidence),
-            Ask::Journal => {
-                let wanted = self.wanted();
+            Ask::Journal => self.journal.look(&tree, &self.wanted(), evidence),
+            Ask::Restarts => {
+                let mut wanted = self.wanted();
+                wanted.retain(|unit| unit.loops);
                 self.journal.look(&tree, &wanted, evidence);
             }
             Ask::Units(units) => {
@@ -206,7 +211,7 @@ impl Auditor {
                 units.into_iter().for_each(|unit| self.note(unit));
                 let mut wanted = self.wanted();
                 wanted.retain(|w| !self.looked_at.contains(w));
-                // Those beyond what one look takes come with the next.
+                // The rest is read at the next look.
                 self.looked_at.extend(wanted.iter().take(MAX_UNITS).cloned());
                 self.journal.look(&tree, &wanted, evidence);
                 if first {
@@ -216,7 +221,7 @@ impl Auditor {
         }
     }
 
-    /// A look that did not ask for a unit's properties does not make us forget them.
+    /// Keeps known properties that this look did not read.
     fn note(&mut self, mut unit: Unit) {
         if let Some(before) = self.units.get_mut(&unit.name) {
             unit.cgroup = unit.cgroup.or_else(|| before.cgroup.take());
@@ -252,19 +257,19 @@ impl Auditor {
 
     fn look_at_sockets(&self, evidence: &mut Evidence) {
         let running = self.units.values().filter(|u| is_agent(&self.options, &u.name) && u.active_state == "active");
-        let running: Vec<Running> =
-            running.filter_map(|u| Some(Running { unit: u.name.clone(), cgroup: u.cgroup.clone()? })).collect();
+        let running: Vec<RunningUnit> =
+            running.filter_map(|u| Some(RunningUnit { unit: u.name.clone(), cgroup: u.cgroup.clone()? })).collect();
         unit_sockets::look(&self.root, &running, now(), evidence);
     }
 
-    /// Units whose log is worth reading: first those that loop, known agents before others.
-    fn wanted(&self) -> Vec<Wanted> {
+    /// Units whose logs are worth reading: those that restart first, and known agents before others.
+    fn wanted(&self) -> Vec<WantedUnit> {
         let enabled = |unit: &Unit| {
             let word = unit.unit_file_state.as_deref().and_then(Enablement::of_word);
             let on_disk = || self.unit_files.iter().flatten().find(|f| f.name == unit.name).map(|f| f.enablement);
             matches!(word.or_else(on_disk), Some(Enablement::Enabled | Enablement::EnabledRuntime))
         };
-        // What restarts comes before agents, and what merely failed comes last.
+        // Restarting units come before agents; those that merely failed come last.
         let mut wanted: Vec<(bool, bool, bool, &str)> = Vec::new();
         for unit in self.units.values().filter(|u| u.name.ends_with(".service")) {
             let agent = is_agent(&self.options, &unit.name);
@@ -274,7 +279,7 @@ impl Auditor {
             }
         }
         wanted.sort_unstable();
-        wanted.into_iter().map(|(_, _, still, unit)| Wanted { unit: unit.to_owned(), loops: !still }).collect()
+        wanted.into_iter().map(|(_, _, still, unit)| WantedUnit { unit: unit.to_owned(), loops: !still }).collect()
     }
 }
 
@@ -282,7 +287,7 @@ fn is_agent(options: &AuditOptions, unit: &str) -> bool {
     options.agent_units.iter().any(|pattern| glob_matches(pattern, unit))
 }
 
-/// Whether it was seen to fail or to be started again by systemd.
+/// Whether it failed or was restarted by systemd.
 fn loops(unit: &Unit) -> bool {
     restarts(unit) || unit.active_state == "failed"
 }
@@ -291,8 +296,8 @@ fn restarts(unit: &Unit) -> bool {
     unit.sub_state.starts_with("auto-restart") || unit.restarts.is_some_and(|n| n > 0)
 }
 
-/// The node whose systemd answers on this bus: `/proc/77/root` of `unix:path=/proc/77/root/run/dbus/system_bus_socket`.
-/// A bus elsewhere says nothing of its node's files.
+/// The root of the node behind this bus: `/proc/77/root` for `unix:path=/proc/77/root/run/dbus/system_bus_socket`. Other
+/// addresses do not reveal it.
 fn root_of_bus(root: &Root, bus: Option<&str>) -> Root {
     let from_environment = || std::env::var("DBUS_SYSTEM_BUS_ADDRESS").ok().filter(|_| root.is_live());
     let address = bus.map(str::to_owned).or_else(from_environment);
@@ -307,7 +312,7 @@ fn prefix_of_address(address: &str) -> Option<PathBuf> {
     let path = first.strip_prefix("unix:")?.split(',').find_map(|pair| pair.strip_prefix("path="))?;
     let path = percent_decoded(path)?;
     let starts = ["/var/run/dbus/", "/run/dbus/", "/var/run/systemd/", "/run/systemd/"];
-    // The longer one wins where both begin: /var/run is /run.
+    // /var/run first, as it contains /run.
     let prefix = starts.iter().find_map(|start| path.find(start).map(|at| &path[..at]))?;
     (prefix.starts_with('/') && prefix.len() > 1).then(|| PathBuf::from(prefix))
 }

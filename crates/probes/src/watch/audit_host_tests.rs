@@ -1,7 +1,7 @@
 //! With a real systemd in namespaces.
 
 use super::*;
-use crate::watch::{Options, Watch};
+use crate::watch::{Watch, WatchOptions};
 use coroner_evidence::{FileFormat, FileQuestion, FileState};
 use coroner_lab::{HostLock, LiveScenario};
 
@@ -20,7 +20,7 @@ fn a_crashing_agent_is_seen_in_its_files_and_its_journal() {
         agent_units: vec!["ecs.service".into(), "dbus.service".into(), "systemd-journald.service".into()],
         ..AuditOptions::default()
     };
-    let options = Options { bus: Some(bus), audit: Some(audit), ..Options::default() };
+    let options = WatchOptions { bus: Some(bus), audit: Some(audit), ..WatchOptions::default() };
     let mut watch = Watch::start(Root::live(), options, Duration::from_secs(3));
     let mut seen = Evidence::default();
     while let Some(turn) = watch.next_turn() {
@@ -45,6 +45,6 @@ fn a_crashing_agent_is_seen_in_its_files_and_its_journal() {
     let others = |l: &coroner_evidence::UnitLogLine| {
         !["ecs.service", "dbus.service", "systemd-journald.service"].contains(&l.unit.as_str())
     };
-    assert!(!seen.unit_log.iter().any(others), "only what was asked for is kept: {:?}", seen.unit_log);
+    assert!(!seen.unit_log.iter().any(others), "only requested units are kept: {:?}", seen.unit_log);
     println!("{} lines, sockets {:?}", seen.unit_log.len(), seen.unit_sockets);
 }

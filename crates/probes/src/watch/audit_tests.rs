@@ -39,7 +39,7 @@ fn look(auditor: &mut Auditor, ask: Ask) -> Evidence {
 }
 
 #[test]
-fn files_are_told_once_and_again_when_they_changed() {
+fn files_are_reported_once_and_again_when_changed() {
     let dir = image();
     let mut auditor = auditor(&dir);
     let first = look(&mut auditor, Ask::Files);
@@ -66,7 +66,7 @@ fn unit(name: &str, active: &str, sub: &str, restarts: Option<u32>) -> Unit {
 }
 
 #[test]
-fn logs_are_wanted_of_agents_and_of_what_loops() {
+fn logs_are_read_for_agents_and_restarting_units() {
     let dir = image();
     let mut auditor = auditor(&dir);
     look(&mut auditor, Ask::Files);
@@ -88,16 +88,16 @@ fn logs_are_wanted_of_agents_and_of_what_loops() {
         ("again.service", true),
         ("agent-2.service", false),
         ("agent.service", false),
-        // What merely failed comes last: there may be many.
+        // Merely failed ones come last: there may be many.
         ("broken.service", true),
     ];
     assert_eq!(wanted, expected.map(|(unit, loops)| (unit.to_owned(), loops)));
     auditor.note(unit("agent-3.service", "active", "running", None));
-    assert_eq!(auditor.units["agent-3.service"].restarts, Some(4), "not asked is not zero");
+    assert_eq!(auditor.units["agent-3.service"].restarts, Some(4), "not read is not zero");
 }
 
 #[test]
-fn a_root_that_is_gone_is_told() {
+fn a_missing_root_is_reported() {
     let dir = image();
     let mut auditor = Auditor::new(Root::at(dir.path().join("gone")), None, options());
     let evidence = look(&mut auditor, Ask::Files);
@@ -106,7 +106,7 @@ fn a_root_that_is_gone_is_told() {
 }
 
 #[test]
-fn what_does_not_come_in_time_is_told_as_unseen() {
+fn late_answers_are_reported_as_unseen() {
     let (asks, _asked) = channel();
     let (_answer, answers) = channel();
     let pending = VecDeque::from([Ask::Files.about()]);
@@ -114,7 +114,7 @@ fn what_does_not_come_in_time_is_told_as_unseen() {
     let mut evidence = Evidence::default();
     audit.finish(Duration::from_millis(20), &mut evidence);
     let blind: Vec<&str> = evidence.unseen.iter().map(|u| u.probe.as_str()).collect();
-    assert_eq!(blind, [probe::UNIT_FILES, probe::CONTAINERS, probe::UNIT_SOCKETS]);
+    assert_eq!(blind, [probe::UNIT_FILES, probe::CONTAINERS, probe::UNIT_SOCKETS, probe::JOURNAL]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The cores are read by a thread of their own, so that a slow read elsewhere leaves no hole in what matters most.
+//! Reads the cores on their own thread, so that a slow read elsewhere leaves no gap.
 
 use super::gaps::Gaps;
 use super::paces::CORES_EVERY;
@@ -8,7 +8,7 @@ use coroner_evidence::Evidence;
 use rustix::time::ClockId;
 use std::sync::mpsc::{Receiver, channel};
 
-/// A thread that reads the cores until nobody listens any more.
+/// Starts a thread that reads the cores until the receiver is dropped.
 pub fn sample_cores(root: Root) -> Receiver<Evidence> {
     let (sender, receiver) = channel();
     let mut reader = CoreTimeReader::new(&root);
@@ -23,12 +23,12 @@ pub fn sample_cores(root: Root) -> Receiver<Evidence> {
             if sender.send(evidence).is_err() {
                 return;
             }
-            // From the planned moment, so that the pace does not drift; if we were held up, no burst follows.
+            // From the planned time, so that the pace does not drift; after a delay there is no burst.
             next = (next + CORES_EVERY).max(now());
             std::thread::sleep(next.since(now()));
         }
     };
-    // Without a thread nothing is sent, and the caller says that the cores could not be seen.
+    // Without a thread nothing is sent, and the caller reports that the cores could not be seen.
     let _ = std::thread::Builder::new().name("cores".to_owned()).spawn(sample);
     receiver
 }

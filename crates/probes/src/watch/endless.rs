@@ -1,10 +1,10 @@
-//! A watch without an end, for the recorder.
+//! An endless watch, for the recorder.
 
-use super::nic_thread::Ask;
+use super::nic_thread::NicRequest;
 use super::paces::Paces;
-use super::said::Said;
+use super::said::ReportedUnseen;
 use super::zombie_thread::ZombieThread;
-use super::{CounterProbes, Options, Watch, many_zombies, pace::Pace};
+use super::{CounterProbes, Watch, WatchOptions, many_zombies, pace::Pace};
 use crate::cgroups::Reread;
 use crate::identity;
 use crate::interrupts::InterruptReader;
@@ -13,19 +13,19 @@ use crate::softirqs::SoftirqReader;
 use coroner_evidence::Evidence;
 use std::time::Duration;
 
-/// It is guarded, and still it is the most expensive file of a sick node.
+/// Rarely: though guarded, it is the most expensive file on a sick node.
 const STAT_READ_EVERY: Duration = Duration::from_secs(600);
 
-/// What only a watch without an end has.
+/// State that only an endless watch has.
 pub struct Endless {
-    pub said: Said,
+    pub said: ReportedUnseen,
     zombies: ZombieThread,
     stat_read: Pace,
-    /// What is still to be told from the beginning.
+    /// What is still to be reported anew.
     anew: Anew,
 }
 
-/// Spread over a few turns, so that none takes long.
+/// Spread over several turns, so that none takes long.
 #[derive(Debug, Default)]
 struct Anew {
     threads_and_counters: bool,
@@ -35,9 +35,9 @@ struct Anew {
 }
 
 impl Watch {
-    /// Watches at the recorder's paces until [`Watch::stop`]. Dead memory cgroups are told by parent every minute, by name at the
-    /// beginning and after [`Watch::tell_anew`].
-    pub fn start_endless(root: Root, options: Options) -> Watch {
+    /// Watches at the recorder's paces until [`Watch::stop`]. Dead memory cgroups are reported by parent every minute, and by
+    /// name at the beginning and after [`Watch::tell_anew`].
+    pub fn start_endless(root: Root, options: WatchOptions) -> Watch {
         let cpu_before = own_cpu();
         let kernel_work = options.kernel_work;
         let mut watch = Watch::new(root, options, Duration::MAX, Paces::recorder());
@@ -47,7 +47,7 @@ impl Watch {
             watch.sample_kernel(many_zombies(&first), &mut first);
         }
         let mut endless = Endless {
-            said: Said::default(),
+            said: ReportedUnseen::default(),
             zombies: ZombieThread::start(watch.root.clone()),
             stat_read: Pace::new(STAT_READ_EVERY, 1),
             anew: Anew::default(),
@@ -59,20 +59,19 @@ impl Watch {
         watch.begun(first, cpu_before, Duration::MAX)
     }
 
-    /// The next turns tell everything again that is otherwise told once or only when it changes: a new segment begins.
+    /// A new segment begins: the next turns report again everything that is otherwise reported once or on change.
     ///
-    /// Threads and all counters come with the next turn; cgroups, the node, network devices, units, files, containers and dead
-    /// memory cgroups within some seconds. Not told again are the lines of the kernel log and of the journal: each is in the
-    /// segment in which it was read.
+    /// Threads and counters come with the next turn; cgroups, the node, network devices, units, files, containers and dead memory
+    /// cgroups within a few seconds. Kernel log and journal lines are not repeated: each is in the segment in which it was read.
     pub fn tell_anew(&mut self) {
         let Some(endless) = &mut self.endless else { return };
         endless.anew = Anew { threads_and_counters: true, cgroups: true, nics: true, node: true };
         endless.said.forget();
         endless.zombies.tell_anew();
         self.tasks.tell_anew();
-        // Somebody who could not be seen once may be gone.
+        // Processes that could not be seen may be gone.
         self.homes.all_seen = true;
-        // What they know is what they told last. New ones also forget what is long gone from the node.
+        // They remember only what they last reported. New ones also forget what is long gone.
         self.counters = CounterProbes::new(&self.root);
         self.softirqs = SoftirqReader::new(&self.root);
         self.interrupts = InterruptReader::new(&self.root);
@@ -83,7 +82,7 @@ impl Watch {
         if let Some(exits) = &mut self.exits {
             exits.tell_anew();
         }
-        // Before the units: it forgets what it heard of them.
+        // Before the units, which it forgets.
         if let Some(audit) = &mut self.audit {
             audit.tell_anew();
         }
@@ -109,7 +108,7 @@ impl Watch {
             identity::identify(&self.root, evidence);
         }
         if anew.nics {
-            later.nics = !self.nics.ask(Ask::Anew);
+            later.nics = !self.nics.ask(NicRequest::Anew);
         }
         self.look_at_what_is_due(evidence);
         let Some(endless) = &mut self.endless else { return };
@@ -121,7 +120,7 @@ impl Watch {
         }
     }
 
-    /// Soon: whoever ends the recorder waits for it. Units, files and network devices were told some seconds ago.
+    /// Quick, as stopping the recorder waits for it. Units, files and network devices were reported a few seconds ago.
     pub(super) fn end_endless(&mut self, evidence: &mut Evidence) {
         self.look_at_all_threads(evidence);
         self.look_at_counters(evidence);

@@ -1,10 +1,10 @@
-//! A watch without an end, on this machine.
+//! An endless watch on this machine.
 
 use super::*;
 use coroner_evidence::Source;
 use std::time::Instant;
 
-/// Everything that a reader of one segment needs, however long ago it was told first.
+/// Checks for everything that a reader of one segment needs.
 fn is_whole(evidence: &Evidence) -> Result<(), &'static str> {
     let own = std::process::id();
     let has = |source| !evidence.counters.subjects(source).is_empty();
@@ -31,13 +31,13 @@ fn is_whole(evidence: &Evidence) -> Result<(), &'static str> {
 /// Collects turns until all is there; fails after ten seconds.
 fn tell(watch: &mut Watch) -> Evidence {
     let began = Instant::now();
-    let mut evidence = watch.next_turn().expect("it has no end");
+    let mut evidence = watch.next_turn().expect("endless");
     loop {
-        evidence.append(watch.next_turn().expect("it has no end"));
+        evidence.append(watch.next_turn().expect("endless"));
         match is_whole(&evidence) {
             Ok(()) => return evidence,
             Err(what) => {
-                assert!(began.elapsed() < Duration::from_secs(10), "{what} is not told: {:?}", evidence.unseen)
+                assert!(began.elapsed() < Duration::from_secs(10), "{what} is not reported: {:?}", evidence.unseen)
             }
         }
     }
@@ -46,20 +46,20 @@ fn tell(watch: &mut Watch) -> Evidence {
 #[test]
 fn each_segment_is_complete_in_itself() {
     let Some(_lock) = coroner_lab::HostLock::take_as_root() else { return };
-    let options = Options { kernel_work: false, ..Options::default() };
+    let options = WatchOptions { kernel_work: false, ..WatchOptions::default() };
     let mut watch = Watch::start_endless(Root::live(), options);
     let first = tell(&mut watch);
     let threads = first.threads.len();
     let quiet = watch.next_turn().unwrap();
-    assert!(quiet.threads.len() < threads / 2, "{} of {threads} threads without a reason", quiet.threads.len());
+    assert!(quiet.threads.len() < threads / 2, "{} of {threads} threads reported again", quiet.threads.len());
     for _ in 0..2 {
         watch.tell_anew();
         let next = watch.next_turn().unwrap();
-        assert!(next.threads.len() * 10 > threads * 9, "{} of {threads} threads at once", next.threads.len());
+        assert!(next.threads.len() * 10 > threads * 9, "only {} of {threads} threads at once", next.threads.len());
         assert!(next.counters.last(Source::Meminfo, "", "MemTotal").is_some());
         watch.tell_anew();
         let whole = tell(&mut watch);
-        assert!(whole.log.len() < first.log.len().max(50), "the kernel log is told once");
+        assert!(whole.log.len() < first.log.len().max(50), "the kernel log is reported once");
     }
     let standing = |e: &Evidence| e.unseen.iter().any(|u| u.probe == "units");
     if standing(&first) {
@@ -67,7 +67,7 @@ fn each_segment_is_complete_in_itself() {
             watch.tell_anew();
             tell(&mut watch)
         };
-        assert!(standing(&again), "what cannot be seen is said in each segment");
+        assert!(standing(&again), "what cannot be seen is reported in each segment");
     }
     watch.stop();
     let began = Instant::now();

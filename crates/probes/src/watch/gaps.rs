@@ -1,12 +1,12 @@
-//! Seconds in which the observer itself stood still.
+//! Periods in which coroner itself did not run.
 
 use coroner_evidence::{Evidence, Time, probe};
 use std::time::Duration;
 
-/// Ten looks are missing then. Shorter holes are normal on a busy node.
+/// Ten missed looks. Shorter gaps are normal on a busy node.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Watches the looks at the cores for holes.
+/// Finds gaps between looks at the cores.
 #[derive(Debug, Default)]
 pub struct Gaps {
     last: Option<Time>,
@@ -27,8 +27,8 @@ impl Gaps {
                 time_of_day(real),
                 hole.as_secs_f64()
             ),
-            "the observer itself did not run: stopped, or kept off every core",
-            "look at who runs with real-time priority; run again",
+            "coroner itself did not run: it was stopped or kept off every core",
+            "check for processes with real-time priority, then run again",
         );
     }
 }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_without_a_look_is_told_and_a_tenth_is_not() {
+    fn a_gap_of_over_a_second_is_reported_and_a_tenth_is_not() {
         let mut gaps = Gaps::default();
         let mut evidence = Evidence::default();
         for (at, real) in [(100, 86_399_000), (200, 86_399_100), (1200, 86_400_100), (4700, 86_403_600)] {

@@ -1,4 +1,4 @@
-//! Where processes live, for probes that look only at cgroups that have some.
+//! The processes' cgroups, for probes that read only cgroups with processes.
 
 use coroner_evidence::{Evidence, probe};
 use std::collections::{HashMap, HashSet};
@@ -19,7 +19,7 @@ impl ProcessHomes {
         ProcessHomes { by_pid: HashMap::new(), all_seen: true }
     }
 
-    /// Learns from what the tasks probe has just said.
+    /// Takes note of what the tasks probe has just reported.
     pub fn note(&mut self, evidence: &Evidence) {
         for process in &evidence.processes {
             let home = Home { memory: process.memory_cgroup.clone(), cpu: process.cpu_cgroup.clone() };
@@ -32,7 +32,7 @@ impl ProcessHomes {
         self.by_pid.retain(|&pid, _| is_alive(pid));
     }
 
-    /// The memory and the cpu cgroups that have processes.
+    /// The memory and the cpu cgroups with processes.
     pub fn paths(&self) -> (HashSet<String>, HashSet<String>) {
         let homes = self.by_pid.values();
         (homes.clone().filter_map(|h| h.memory.clone()).collect(), homes.filter_map(|h| h.cpu.clone()).collect())

@@ -1,13 +1,13 @@
-//! Watches a node: every probe at its own pace, for a given time.
+//! Watches a node for a given time, each probe at its own pace.
 //!
-//! Cores are read ten times a second by a thread of their own, so that a slow read elsewhere leaves no hole in what matters most.
-//! Network devices, systemd and what the audit of agents reads, all of which may keep one waiting, have theirs, too. All other
-//! probes take turns on the caller's thread. Each has a pace, and each pays for itself: a probe that turns out to be expensive on
-//! this node (thousands of threads, 192 cores × 500 interrupts) is asked less often, so that the observer stays cheap.
-//! Everything is read at the beginning and at the end, whatever it costs.
+//! Cores are read ten times a second by their own thread, so that a slow read elsewhere leaves no gap in what matters most.
+//! Network devices, systemd and the audit of agents, which may all block, have their own threads too. All other probes take turns
+//! on the caller's thread. Each has a pace and a budget: a probe that is expensive on this node (thousands of threads, 192 cores
+//! × 500 interrupts) runs less often, so that watching stays cheap. Everything is read at the beginning and at the end, whatever
+//! it costs.
 //!
-//! A watch may also go on for months ([`Watch::start_endless`]): at calmer paces, with what it keeps in mind bounded, and telling
-//! everything from the beginning whenever a new segment of the recording begins ([`Watch::tell_anew`]).
+//! A watch may also run for months ([`Watch::start_endless`]): at slower paces, with bounded memory, and reporting everything
+//! anew whenever a new segment of the recording begins ([`Watch::tell_anew`]).
 
 mod audit;
 mod cores_thread;
@@ -43,30 +43,30 @@ use cores_thread::sample_cores;
 use coroner_evidence::{Clocks, Cost, Evidence, FileQuestion, TextFile, Time};
 use endless::Endless;
 use homes::ProcessHomes;
-use nic_thread::{Ask, NicThread};
+use nic_thread::{NicRequest, NicThread};
 use paces::Paces;
 use rustix::time::ClockId;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use unit_looks::UnitLooks;
 
-/// How long the beginning and the end wait for network devices, which may be in a reset.
+/// How long the first and last look wait for network devices, which may be resetting.
 const NICS_PATIENCE: Duration = Duration::from_secs(1);
-/// A new NAPI thread means a new device or queue, which is looked for at once, but no more often than a close watch does.
+/// A new NAPI thread means a new device or queue, so the map is read early, but no more often than this.
 const NIC_MAP_AT_NEWS: Duration = Duration::from_secs(10);
 
-/// How long the end waits for what the audit still reads.
+/// How long the end waits for the audit's pending reads.
 const AUDIT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// From so many dead memory cgroups on they are named, and so is what the kernel does, however little that is.
+/// With at least this many dead memory cgroups, they and all kernel work are named.
 const DEAD_WORTH_NAMING: u64 = 100;
-/// How long a scan for them may take; 60,000 take a third of a second.
+/// Time limit of a scan for them; 60,000 take a third of a second.
 const ZOMBIES_LIMIT: Duration = Duration::from_secs(3);
 
 /// When dead memory cgroups are named.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum NameZombies {
-    /// At the beginning, if they are many.
+    /// At the beginning, if there are many.
     #[default]
     IfMany,
     /// However few there are, at the beginning and at the end.
@@ -74,23 +74,24 @@ pub enum NameZombies {
 }
 
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct WatchOptions {
     pub zombies: NameZombies,
     /// D-Bus address of systemd; `None` is the system bus.
     pub bus: Option<String>,
-    /// Take kernel log lines written by user space for the kernel's own (tests).
+    /// Treat kernel log lines written by user space as the kernel's own (tests).
     pub pretend_kernel_log: bool,
-    /// Read what is installed to run, too.
+    /// Also read what is installed to run.
     pub audit: Option<AuditOptions>,
-    /// Sample what the kernel is at work on. Not needed where somebody samples all stacks anyway.
+    /// Sample what the kernel spends its time on. Not needed if all stacks are sampled anyway.
     pub kernel_work: bool,
-    /// With [`Bpf::No`] no BPF program is loaded: what only such programs see is then not seen. A watch that ends heeds it.
+    /// With [`Bpf::No`] no BPF program is loaded, and what only BPF can see is not seen. An endless watch ignores it for dead
+    /// cgroups.
     pub bpf: Bpf,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for WatchOptions {
+    fn default() -> WatchOptions {
+        WatchOptions {
             zombies: NameZombies::default(),
             bus: None,
             pretend_kernel_log: false,
@@ -101,19 +102,19 @@ impl Default for Options {
     }
 }
 
-/// What the audit of agents wants to know beyond what is looked at anyway.
+/// What the audit of agents needs beyond what is read anyway.
 #[derive(Debug, Clone, Default)]
 pub struct AuditOptions {
     /// Files that known agents need.
     pub questions: Vec<FileQuestion>,
-    /// Shell patterns of the units of known agents: their logs and sockets are looked at.
+    /// Shell patterns of the units of known agents, whose logs and sockets are read.
     pub agent_units: Vec<String>,
-    /// Handed on with the evidence.
+    /// Passed on with the evidence.
     pub catalogues: Vec<TextFile>,
     pub baseline: Option<TextFile>,
 }
 
-/// A node being watched. `next_turn` gives what was seen since the last call, until the time is over.
+/// A node being watched. `next_turn` returns what was seen since the last call, until the time is up.
 pub struct Watch {
     started: Time,
     until: Time,
@@ -132,21 +133,21 @@ pub struct Watch {
     churn: Option<ChurnReader>,
     /// `None` at the end.
     exits: Option<ExitReader>,
-    /// `None` where others sample, and at the end.
+    /// `None` if others sample, and at the end.
     sampler: Option<KernelSampler>,
     root: Root,
     zombies: NameZombies,
     bpf: Bpf,
     log: KernelLog,
     units: UnitLooks,
-    /// `None` where nobody asked for it.
+    /// `None` if not requested.
     audit: Option<Audit>,
     paces: Paces,
-    /// `None` of a watch that ends.
+    /// `None` for a watch of limited time.
     endless: Option<Endless>,
 }
 
-/// The plain counters, read together.
+/// The simple counters, read together.
 struct CounterProbes {
     schedstat: SchedstatReader,
     softnet: SoftnetReader,
@@ -177,7 +178,7 @@ impl CounterProbes {
 
 impl Watch {
     /// Takes the first look at everything.
-    pub fn start(root: Root, options: Options, duration: Duration) -> Watch {
+    pub fn start(root: Root, options: WatchOptions, duration: Duration) -> Watch {
         let cpu_before = own_cpu();
         let (zombies, kernel_work) = (options.zombies, options.kernel_work);
         let mut watch = Watch::new(root, options, duration, Paces::close());
@@ -193,7 +194,7 @@ impl Watch {
         watch.begun(first, cpu_before, duration)
     }
 
-    fn new(root: Root, options: Options, duration: Duration, paces: Paces) -> Watch {
+    fn new(root: Root, options: WatchOptions, duration: Duration, paces: Paces) -> Watch {
         let cores = sample_cores(root.clone());
         let log = if options.pretend_kernel_log {
             KernelLog::pretending_to_be_the_kernel(root.clone())
@@ -229,7 +230,7 @@ impl Watch {
         }
     }
 
-    /// The first look, and what goes on in the kernel from then on.
+    /// Takes the first look and starts the probes that run in the kernel.
     fn begin(&mut self, first: &mut Evidence) {
         self.look_at_all(first);
         self.cgroups.start_stat_read(now(), first);
@@ -255,7 +256,7 @@ impl Watch {
         self
     }
 
-    /// How long the node has been watched since the first look.
+    /// Time since the first look.
     pub fn elapsed(&self) -> Duration {
         now().since(self.started)
     }
@@ -265,7 +266,7 @@ impl Watch {
         self.until = self.until.min(now());
     }
 
-    /// What was seen since the last call. Sleeps until there is something; `None` when the time is over.
+    /// What was seen since the last call. Sleeps until the next turn; `None` when the time is up.
     pub fn next_turn(&mut self) -> Option<Evidence> {
         if let Some(first) = self.first.take() {
             return Some(first);
@@ -328,14 +329,13 @@ impl Watch {
         } else if let Some(pace) = self.paces.waiting_threads.as_mut().filter(|pace| pace.is_due()) {
             pace.pay(|at| self.tasks.look_waiting(at, evidence));
         }
-        // It is told when it begins, or when it is given to other cores.
+        // Reported when it is created or its affinity changes.
         if evidence.threads.iter().any(|thread| thread.kernel && thread.comm.starts_with("napi/")) {
             self.paces.nic_map.hasten(NIC_MAP_AT_NEWS);
         }
         if self.paces.counters.is_due() {
             self.look_at_counters(evidence);
         }
-        // More often than the others: whether a full core still handles packets must be told within its second.
         if self.paces.softirqs.is_due() {
             self.paces.softirqs.pay(|at| self.softirqs.look(at, evidence));
         }
@@ -344,11 +344,11 @@ impl Watch {
         }
         if self.paces.nic_map.is_due() {
             self.paces.nic_map.pay(|_| {
-                self.nics.ask(Ask::MapAndCounters);
+                self.nics.ask(NicRequest::MapAndCounters);
             });
         } else if self.paces.nic_counters.is_due() {
             self.paces.nic_counters.pay(|_| {
-                self.nics.ask(Ask::Counters);
+                self.nics.ask(NicRequest::Counters);
             });
         }
         self.nics.collect(Duration::ZERO, evidence);
@@ -376,11 +376,11 @@ impl Watch {
 
     /// Everything, whatever it costs: the beginning and the end of a window.
     fn look_at_all(&mut self, evidence: &mut Evidence) {
-        // Other threads answer while the rest is read.
+        // These threads work while we read the rest.
         self.units.start();
         self.nics.collect(Duration::ZERO, evidence);
         self.paces.nic_map.pay(|_| {
-            self.nics.ask(Ask::MapAndCounters);
+            self.nics.ask(NicRequest::MapAndCounters);
         });
         self.look_at_all_threads(evidence);
         self.look_at_counters(evidence);
@@ -426,7 +426,7 @@ impl Watch {
     }
 }
 
-/// Or an unknown number.
+/// True also for an unknown number.
 fn many_zombies(evidence: &Evidence) -> bool {
     let dead = evidence.cgroup_censuses.last().map(|census| census.dying);
     dead.is_some_and(|dead| dead.is_none_or(|dead| dead >= DEAD_WORTH_NAMING))
@@ -436,7 +436,7 @@ fn read_clocks() -> Clocks {
     Clocks { at: now(), real_ns: clock(ClockId::Realtime).0, boot_ns: clock(ClockId::Boottime).0 }
 }
 
-/// The most memory this process ever had resident.
+/// Peak resident memory of this process.
 fn own_peak_rss() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status

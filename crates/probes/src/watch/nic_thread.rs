@@ -1,7 +1,7 @@
-//! Network devices are looked at by a thread of their own.
+//! Reads network devices on their own thread.
 //!
-//! Driver statistics are asked for under the RTNL lock, which a device that is being reset holds for seconds. That is the very
-//! moment at which the other probes must not stand still.
+//! Driver statistics are read under the RTNL lock, which a device reset holds for seconds: just when the other probes must not
+//! stop.
 
 use crate::nic::NicReader;
 use crate::root::{Root, now};
@@ -9,18 +9,18 @@ use coroner_evidence::{Evidence, probe};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// What to look at.
+/// What to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
+pub enum NicRequest {
     Counters,
-    /// Also which core serves which queue.
+    /// Also which core serves each queue.
     MapAndCounters,
     /// As at the first look.
     Anew,
 }
 
 pub struct NicThread {
-    questions: Sender<Ask>,
+    questions: Sender<NicRequest>,
     answers: Receiver<Evidence>,
     is_asked: bool,
 }
@@ -33,10 +33,10 @@ impl NicThread {
         let work = move || {
             while let Ok(ask) = asked.recv() {
                 let mut evidence = Evidence::default();
-                if ask == Ask::Anew {
+                if ask == NicRequest::Anew {
                     reader = NicReader::new(root.clone());
                 }
-                if ask != Ask::Counters {
+                if ask != NicRequest::Counters {
                     reader.look_map(now(), &mut evidence);
                 }
                 reader.look_counters(now(), &mut evidence);
@@ -45,13 +45,13 @@ impl NicThread {
                 }
             }
         };
-        // Without a thread nobody answers, and `collect` says so.
+        // Without a thread there is no answer, and `collect_last` reports that.
         let _ = std::thread::Builder::new().name("nics".to_owned()).spawn(work);
         NicThread { questions, answers, is_asked: false }
     }
 
-    /// Asks for a look, unless one is under way; false then.
-    pub fn ask(&mut self, ask: Ask) -> bool {
+    /// Requests a look; false if one is already pending.
+    pub fn ask(&mut self, ask: NicRequest) -> bool {
         if self.is_asked {
             return false;
         }
@@ -59,7 +59,7 @@ impl NicThread {
         self.is_asked
     }
 
-    /// Appends the answer, if it comes within `wait`.
+    /// Appends the answer if it arrives within `wait`.
     pub fn collect(&mut self, wait: Duration, evidence: &mut Evidence) {
         if !self.is_asked {
             return;
@@ -74,15 +74,15 @@ impl NicThread {
         }
     }
 
-    /// The answer to the last question, which must come now.
+    /// Like [`NicThread::collect`], for the last look: a missing answer is reported.
     pub fn collect_last(&mut self, wait: Duration, evidence: &mut Evidence) {
         self.collect(wait, evidence);
         if self.is_asked {
             evidence.unseen(
                 probe::NICS,
-                "what network devices counted at the end",
-                format!("they did not answer within {:.1} s: a device may be in a reset", wait.as_secs_f64()),
-                "look again in a few seconds; `ip link` hangs, too, while it lasts",
+                "final counters of network devices",
+                format!("they did not respond within {:.1} s: a device may be resetting", wait.as_secs_f64()),
+                "run again in a few seconds; `ip link` hangs too during a reset",
             );
         }
     }

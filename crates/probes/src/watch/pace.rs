@@ -1,4 +1,4 @@
-//! When a probe is asked next: after its interval, or later if it has proved expensive here.
+//! When a probe runs next: after its interval, or later if it is expensive here.
 
 use crate::root::{clock, now};
 use coroner_evidence::Time;
@@ -8,10 +8,10 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Pace {
     interval: Duration,
-    /// May use 1/share of a core.
+    /// It may use 1/share of a core.
     share: u32,
     last: Time,
-    /// What the last turn must be paid with.
+    /// The wait that the last turn's cost requires.
     owed: Duration,
     next: Time,
 }
@@ -25,7 +25,7 @@ impl Pace {
         now() >= self.next
     }
 
-    /// Runs the probe and puts off its next turn by what it cost.
+    /// Runs the probe and delays its next turn according to its cost.
     pub fn pay(&mut self, probe: impl FnOnce(Time)) {
         let at = now();
         let cpu = clock(ClockId::ThreadCPUTime);
@@ -34,13 +34,13 @@ impl Pace {
         self.put_off(at, cost);
     }
 
-    /// For a probe that others do the work of: at this moment it cost so much.
+    /// For a probe whose work is done elsewhere: records its cost.
     pub fn put_off(&mut self, at: Time, cost: Duration) {
         (self.last, self.owed) = (at, cost.saturating_mul(self.share));
         self.next = at + self.interval.max(self.owed);
     }
 
-    /// There is news: the next turn comes this long after the last one, if it would come later; but not before that one is paid.
+    /// Moves the next turn forward to this long after the last one, but not before that one's cost is paid.
     pub fn hasten(&mut self, interval: Duration) {
         self.next = self.next.min(self.last + interval.max(self.owed));
     }

@@ -1,44 +1,44 @@
-//! How often what is looked at: closely for some seconds, or for months at a cost that nobody notices.
+//! How often each probe runs: often for a short watch, rarely for one of months.
 
 use super::pace::Pace;
 use std::time::Duration;
 
 pub const CORES_EVERY: Duration = Duration::from_millis(100);
 
-/// When each probe that takes its turn on the caller's thread is due.
+/// When each probe on the caller's thread is due.
 #[derive(Debug)]
 pub struct Paces {
     pub turn: Duration,
     pub hot_threads: Pace,
-    /// Of hot threads only those that are kept off a core, where the others are looked at less often.
+    /// Hot threads kept off a core, where hot threads are read only once a second.
     pub waiting_threads: Option<Pace>,
     pub all_threads: Pace,
     pub counters: Pace,
     pub softirqs: Pace,
-    /// A table of cores × interrupts, which grows with the square of the node.
+    /// A table of cores × interrupts, so its cost grows with the square of the node's size.
     pub interrupts: Pace,
     pub nic_counters: Pace,
-    /// Where queues are served changes rarely: irqbalance moves interrupts every 10 s.
+    /// Which core serves a queue changes rarely: irqbalance moves interrupts every 10 s.
     pub nic_map: Pace,
     pub cgroups: Pace,
-    /// The rings of the kernel's samples hold some seconds: whoever comes too late loses what was in them.
+    /// The sample rings hold a few seconds; reading too late loses samples.
     pub kernel_work: Pace,
 }
 
-/// A probe may use this part of one core: 1/200 = 0.5 %.
+/// A probe may use this share of one core: 1/200 = 0.5 %.
 const PROBE_SHARE: u32 = 200;
-/// The scan of all threads finds the owner of a starved core; where there are thousands of threads it may use 2 %.
+/// The scan of all threads finds the owner of a starved core, so with thousands of threads it may use 2 %.
 const ALL_THREADS_SHARE: u32 = 50;
 
 /// Reading samples late saves nothing.
 const KERNEL_WORK_SHARE: u32 = 1;
 
-/// Of a recorder each probe may use 0.1 %, the scan of all threads 0.4 %: samples of stacks name the owner of a core meanwhile.
+/// In a recorder each probe may use 0.1 %, the scan of all threads 0.4 %: stack samples name the owner of a core meanwhile.
 const RECORDER_SHARE: u32 = 1000;
 const RECORDER_THREADS_SHARE: u32 = 250;
 
 impl Paces {
-    /// For a watch of some seconds or minutes.
+    /// For a watch of seconds or minutes.
     pub fn close() -> Paces {
         let pace = |millis, share| Pace::new(Duration::from_millis(millis), share);
         Paces {
@@ -47,7 +47,7 @@ impl Paces {
             waiting_threads: None,
             all_threads: pace(1000, ALL_THREADS_SHARE),
             counters: pace(1000, PROBE_SHARE),
-            // More often than the others: whether a full core still handles packets must be told within its second.
+            // More often than the others: whether a full core still handles packets must be known within its second.
             softirqs: pace(200, PROBE_SHARE),
             interrupts: pace(2000, PROBE_SHARE),
             nic_counters: pace(1000, PROBE_SHARE),
@@ -57,13 +57,13 @@ impl Paces {
         }
     }
 
-    /// For a watch without an end.
+    /// For an endless watch.
     pub fn recorder() -> Paces {
         let pace = |millis, share| Pace::new(Duration::from_millis(millis), share);
         Paces {
             turn: Duration::from_millis(250),
             hot_threads: pace(1000, RECORDER_SHARE),
-            // With each turn. There are none in peace.
+            // At each turn. On a healthy node there are none.
             waiting_threads: Some(pace(0, RECORDER_SHARE)),
             all_threads: pace(5000, RECORDER_THREADS_SHARE),
             counters: pace(1000, RECORDER_SHARE),

@@ -1,16 +1,16 @@
-//! What cannot be seen is said once, not at every look of months.
+//! Reports each unseen thing once, not at every look for months.
 
 use coroner_evidence::{Evidence, Unseen};
 use std::collections::HashSet;
 
-/// More different things are not kept in mind, and not said: a message with a number in it may be new at every look.
+/// Beyond this nothing new is reported: a message with a number in it may differ at every look.
 const MOST: usize = 500;
 
 #[derive(Debug, Default)]
-pub struct Said(HashSet<Unseen>);
+pub struct ReportedUnseen(HashSet<Unseen>);
 
-impl Said {
-    /// Leaves in the evidence what was not said yet.
+impl ReportedUnseen {
+    /// Drops from the evidence what was already reported.
     pub fn leave_new(&mut self, evidence: &mut Evidence) {
         evidence.unseen.retain(|unseen| {
             if self.0.contains(unseen) || self.0.len() >= MOST {
@@ -20,7 +20,7 @@ impl Said {
         });
     }
 
-    /// Everything is to be said again.
+    /// Everything may be reported again.
     pub fn forget(&mut self) {
         self.0 = HashSet::new();
     }
@@ -31,8 +31,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn once_and_not_without_end() {
-        let mut said = Said::default();
+    fn each_is_reported_once_and_the_number_is_bounded() {
+        let mut said = ReportedUnseen::default();
         let mut say = |why: String| {
             let mut evidence = Evidence::default();
             evidence.unseen("cores", "x", why, "y");

@@ -1,4 +1,4 @@
-//! When systemd is asked for its units: everything at the beginning and at the end, what may have changed in between.
+//! When systemd is queried: for all units at the beginning and end, for possible changes in between.
 
 use super::pace::Pace;
 use crate::root::{Root, now};
@@ -6,15 +6,15 @@ use crate::units::{Look, UnitReader};
 use coroner_evidence::{Evidence, Time};
 use std::time::Duration;
 
-/// Which units started anew; half of a shorter watch, so that there is a look in its middle.
+/// How often changes are looked for; at half time in a shorter watch.
 const EVERY: Duration = Duration::from_secs(10);
-/// However long systemd takes: a node on which everything is slow is the one whose history is wanted.
+/// However slow systemd is: the history of a slow node is what people need.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(60);
-/// No look so short before the last one, which is at everything.
+/// No look this shortly before the last one, which reads everything.
 const BEFORE_END: Duration = Duration::from_secs(1);
-/// The looks may take this part of one core: 1/200 = 0.5 %.
+/// The looks may use this share of one core: 1/200 = 0.5 %.
 const SHARE: u32 = 200;
-/// How long the end of the examination waits for systemd: a little longer than the reader itself, which then says why.
+/// How long the end waits for systemd: a little longer than the reader, which then reports why.
 const PATIENCE: Duration = Duration::from_millis(3100);
 
 pub struct UnitLooks {
@@ -26,7 +26,7 @@ pub struct UnitLooks {
 }
 
 impl UnitLooks {
-    /// Of a watch of this duration.
+    /// For a watch of this duration.
     pub fn new(root: Root, bus: Option<String>, duration: Duration) -> UnitLooks {
         UnitLooks {
             reader: UnitReader::new(root, bus),
@@ -42,14 +42,14 @@ impl UnitLooks {
         self.pace.put_off(now(), Duration::ZERO);
     }
 
-    /// Everything is looked at again as soon as no other look is under way.
+    /// Reads everything again as soon as no look is pending.
     pub fn tell_anew(&mut self) {
         self.reader.tell_anew();
         self.all_wanted = true;
     }
 
-    /// Appends what was seen meanwhile, and looks again when it is time. PID 1 and the bus do the work, so a look is paid for with the
-    /// time it took, not with our own CPU. The first one does not count: later ones ask a tenth of it.
+    /// Appends results and starts a new look when due. PID 1 and the bus do the work, so a look's cost is its duration, not our
+    /// own CPU time. The first look is not counted: later ones ask for a tenth of it.
     pub fn look_if_due(&mut self, until: Time, evidence: &mut Evidence) {
         let idle = self.reader.collect(Duration::ZERO, evidence);
         if idle && self.all_wanted {

@@ -1,31 +1,31 @@
-//! Dead memory cgroups of a node that is watched for months: how many there are below which parent every minute, and each by
-//! name when a new segment of the recording begins, or when they have become so many more that the names no longer tell whose they are.
+//! Dead memory cgroups in an endless watch: how many each parent has, every minute; and each by name when a new segment of the
+//! recording begins, or when so many were added that the old names no longer show whose they are.
 //!
-//! The BPF programs stay with the thread that loaded them, so this has its own. A walk takes some 4 µs for each cgroup that
-//! the kernel tracks; where there are so many that it would cost too much, it is made less often.
+//! BPF programs are bound to the thread that loaded them, so this has its own. A walk takes about 4 µs per cgroup that the kernel
+//! tracks; if that costs too much, it runs less often.
 
 use super::pace::Pace;
 use crate::root::{Root, clock, now};
 use crate::zombies::{Bpf, Choice, LookOptions, ScanOptions, Walker, by_name, look};
-use coroner_evidence::{DeadBelow, Evidence, Held, Zombie, ZombieScan};
+use coroner_evidence::{Charged, DeadBelow, Evidence, Zombie, ZombieScan};
 use rustix::time::ClockId;
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 
 const EVERY: Duration = Duration::from_secs(60);
-/// Where the census counts many more than were told last.
+/// If the census counts many more than last reported.
 const AT_NEWS: Duration = Duration::from_secs(10);
-/// The walks may take this part of one core: 1/1000 = 0.1 %.
+/// Walks may use this share of one core: 1/1000 = 0.1 %.
 const SHARE: u32 = 1000;
-/// How long one may take; 60,000 take a third of a second.
+/// Time limit of a walk; 60,000 cgroups take a third of a second.
 const LIMIT: Duration = Duration::from_secs(3);
-/// The files that keep them are looked for if there are so many.
+/// With at least this many, the files that pin them are searched.
 const DEAD_WORTH_FILES: usize = 100;
-/// So many more, and a quarter more: then they are named anew. All that is written by this is at most five times the last names.
+/// They are named again when both this many and a quarter were added. In total this writes at most five times the last names.
 const MORE: u64 = 20;
 const QUARTER: u64 = 4;
-/// Parents that are told; the number of all the dead is told besides.
+/// Parents reported, besides the total number of dead.
 const MOST_PARENTS: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,11 +36,11 @@ enum Ask {
 
 pub struct ZombieThread {
     asks: Sender<Ask>,
-    /// With the CPU time that it took.
+    /// With the CPU time it took.
     answers: Receiver<(Evidence, Duration)>,
     is_asked: bool,
     by_name_wanted: bool,
-    /// How many there were at the last look.
+    /// Number at the last look.
     dead: u64,
     pace: Pace,
 }
@@ -61,17 +61,17 @@ impl ZombieThread {
                 }
             }
         };
-        // Without a thread nobody answers, and the census tells at least their number.
+        // Without a thread there is no answer; the census still has their number.
         let _ = std::thread::Builder::new().name("zombies".to_owned()).spawn(work);
         ZombieThread { asks, answers, is_asked: false, by_name_wanted: true, dead: 0, pace: Pace::new(EVERY, SHARE) }
     }
 
-    /// The next look tells each of them.
+    /// Makes the next look report each by name.
     pub fn tell_anew(&mut self) {
         self.by_name_wanted = true;
     }
 
-    /// Appends what was seen meanwhile, and asks again when it is time. Never waits.
+    /// Appends results and starts a new look when due. Never waits.
     pub fn turn(&mut self, evidence: &mut Evidence) {
         if self.is_asked {
             match self.answers.try_recv() {
@@ -96,12 +96,12 @@ impl ZombieThread {
     }
 }
 
-/// The thread's own.
+/// The state of the thread.
 struct Looker {
     root: Root,
-    /// `None` before the first look, and where BPF cannot be used.
+    /// `None` before the first look, and if BPF cannot be used.
     walker: Option<Walker>,
-    /// How many there were when they were last told by name.
+    /// Number when last reported by name.
     named: u64,
 }
 
@@ -111,7 +111,7 @@ impl Looker {
         let dead = walked.as_ref().map_or(0, |scan| scan.zombies.len() as u64);
         if ask == Ask::ByParent && are_many_more(dead, self.named) {
             ask = Ask::ByName;
-            // Once more, for the files that keep them.
+            // Once more, for the files that pin them.
             walked = self.walk(ask);
         }
         if ask == Ask::ByName {
@@ -120,7 +120,7 @@ impl Looker {
         let mut scan = match walked {
             Some(scan) => scan,
             None => {
-                // It says why BPF cannot be used, and does without.
+                // Reports why BPF cannot be used, and works without.
                 let options = LookOptions { root: self.root.clone(), bpf: Bpf::Best, pins: false, time_limit: LIMIT };
                 let Some(scan) = look(&options, evidence) else { return };
                 scan
@@ -158,10 +158,10 @@ fn are_many_more(dead: u64, named: u64) -> bool {
     dead >= named.saturating_add((named / QUARTER).max(MORE))
 }
 
-/// The dead by the nearest ancestor that lives, those with the most first.
+/// The dead by their nearest live ancestor, most first.
 fn by_parent(zombies: &[Zombie]) -> Vec<DeadBelow> {
     let dead: HashSet<&str> = zombies.iter().map(|z| z.path.as_str()).collect();
-    let mut parents: HashMap<&str, (u64, Held)> = HashMap::new();
+    let mut parents: HashMap<&str, (u64, Charged)> = HashMap::new();
     for zombie in zombies {
         let mut parent = parent_of(&zombie.path);
         while parent != "/" && dead.contains(parent) {
@@ -180,7 +180,7 @@ fn by_parent(zombies: &[Zombie]) -> Vec<DeadBelow> {
     below
 }
 
-/// `/` is its own.
+/// `/` is its own parent.
 fn parent_of(path: &str) -> &str {
     match path.rsplit_once('/') {
         Some(("", _)) | None => "/",
@@ -193,19 +193,19 @@ mod tests {
     use super::*;
 
     fn zombie(path: &str) -> Zombie {
-        let held = Held { file: 4096, ..Held::default() };
+        let held = Charged { file: 4096, ..Charged::default() };
         Zombie { id: 1, path: path.to_owned(), references: None, held, born: None, directory_lives: false, serial: 1 }
     }
 
     #[test]
-    fn names_are_read_again_before_they_tell_of_others() {
+    fn names_are_read_again_after_many_new_ones() {
         assert!(!are_many_more(19, 0) && are_many_more(20, 0));
         assert!(!are_many_more(1_249, 1_000) && are_many_more(1_250, 1_000));
         assert!(!are_many_more(10, 1_000));
     }
 
     #[test]
-    fn the_dead_below_the_dead_are_told_below_the_living() {
+    fn nested_dead_are_counted_below_their_live_ancestor() {
         let zombies = ["/batch/job-1", "/batch/job-1/step", "/batch/job-2", "/top", "/", "/other/x"].map(zombie);
         let below = by_parent(&zombies);
         let told: Vec<(&str, Option<u64>)> = below.iter().map(|b| (b.parent.as_str(), b.dead)).collect();

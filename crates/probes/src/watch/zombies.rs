@@ -1,4 +1,4 @@
-//! What `coroner zombies` looks at: the dead, what they cost, and, while it watches, who makes them.
+//! What `coroner zombies` reads: dead cgroups, their cost, and, with --watch, who makes them.
 
 use super::read_clocks;
 use crate::cgroups::Cgroups;
@@ -13,9 +13,9 @@ use coroner_evidence::{Evidence, Time};
 use std::time::Duration;
 
 const TURN_EVERY: Duration = Duration::from_secs(1);
-/// How long the answer waits for the timed read of the root's statistics, which is told as unfinished after 2 s.
+/// How long to wait for the timed read of the root's statistics, which is reported as unfinished after 2 s.
 const STAT_READ_PATIENCE: Duration = Duration::from_millis(2200);
-/// No scan goes on for longer.
+/// Time limit of a scan.
 const SCAN_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ pub struct ZombieWatchOptions {
     pub bpf: Bpf,
 }
 
-/// The dead being watched. `next_turn` gives what was seen since the last call, until the time is over.
+/// A watch for dead cgroups. `next_turn` returns what was seen since the last call, until the time is up.
 pub struct ZombieWatch {
     options: ZombieWatchOptions,
     started: Time,
@@ -38,10 +38,10 @@ pub struct ZombieWatch {
 }
 
 impl ZombieWatch {
-    /// One look, as quick as it can be.
+    /// One look, as quick as possible.
     pub fn look_once(options: &ZombieWatchOptions) -> Evidence {
         let root = options.root.clone();
-        // The rest is read beside the scan, on another core.
+        // The rest is read in parallel with the scan.
         let surroundings = move || {
             let mut evidence = Evidence::default();
             let mut surroundings = Surroundings::new(&root);
@@ -62,7 +62,7 @@ impl ZombieWatch {
         evidence
     }
 
-    /// Begins to watch. The first scan tells only what is there, the last one also what keeps it.
+    /// Starts watching. Only the last scan also finds the files that pin the dead.
     pub fn start(options: &ZombieWatchOptions, duration: Duration) -> ZombieWatch {
         let root = &options.root;
         let mut first = Evidence::default();
@@ -96,7 +96,7 @@ impl ZombieWatch {
         self.until = self.until.min(now());
     }
 
-    /// What was seen since the last call. Sleeps until there is something; `None` when the time is over.
+    /// What was seen since the last call. Sleeps until the next turn; `None` when the time is up.
     pub fn next_turn(&mut self) -> Option<Evidence> {
         if let Some(first) = self.first.take() {
             return Some(first);
@@ -136,7 +136,7 @@ fn scan(options: &ZombieWatchOptions, pins: bool, evidence: &mut Evidence) {
     }
 }
 
-/// What the cost of the dead is measured by.
+/// What the cost of the dead is derived from.
 struct Surroundings {
     memory: MemoryReader,
     slab: SlabReader,

@@ -1,29 +1,29 @@
-//! What dead cgroups hold, without asking for the dead: the sums of a live parent, less those of its live children.
+//! What dead cgroups hold, from files of live ones: the sums of a live parent minus those of its live children.
 //!
-//! The sums of a cgroup have everything below it, dead cgroups included. On v1 memory.stat also tells what is charged to the
-//! cgroup itself, so `total_X(P) − X(P) − Σ total_X(live children)` is exactly what is dead below P. On v2 it has sums only: what
+//! The sums of a cgroup include everything below it, dead cgroups too. On v1, memory.stat also has what is charged to the cgroup
+//! itself, so `total_X(P) − X(P) − Σ total_X(live children)` is exactly what the dead below P hold. On v2 it has only sums: what
 //! P itself holds stays in the difference.
 
-use coroner_evidence::Held;
+use coroner_evidence::Charged;
 
 use crate::counter_file::{Words, decimal, lines};
 
-/// Bytes by kind, and dead cgroups, of a cgroup with or without what is below it.
+/// Bytes by kind, and number of dead cgroups, of a cgroup with or without its descendants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Amounts {
-    /// Page cache, shared memory included.
+    /// Page cache, including shared memory.
     pub cache: u64,
     /// Mapped anonymous memory.
     pub anonymous: u64,
     pub shmem: u64,
-    /// On the LRU lists. A page that waits in a per-CPU batch is on none.
+    /// On the LRU lists. A page in a per-CPU batch is on none.
     pub file_lists: u64,
     pub anonymous_lists: u64,
     pub unevictable: u64,
-    /// `None` where the file does not say.
+    /// `None` if the file does not have it.
     pub swap: Option<u64>,
     pub kernel: Option<u64>,
-    /// Only v2 counts them.
+    /// Dead cgroups; only v2 counts them.
     pub dying: u64,
 }
 
@@ -40,7 +40,7 @@ impl Amounts {
         dying: 0,
     };
 
-    /// By kind. What one of them does not say, the result does not.
+    /// Combines by kind. A value missing in either is missing in the result.
     fn with(self, other: Amounts, of: impl Fn(u64, u64) -> u64) -> Amounts {
         let both = |a: Option<u64>, b: Option<u64>| Some(of(a?, b?));
         Amounts {
@@ -60,7 +60,7 @@ impl Amounts {
         self.with(other, u64::saturating_add)
     }
 
-    /// Never below nothing: the files are read one after the other, and what moves meanwhile may seem less than its parts.
+    /// Saturates at 0: the files are read one after another, so with changes in between the parts may exceed the sum.
     pub fn less(self, other: Amounts) -> Amounts {
         self.with(other, u64::saturating_sub)
     }
@@ -69,21 +69,21 @@ impl Amounts {
         self.with(other, u64::min)
     }
 
-    /// Nothing charged. Dead cgroups may be there all the same.
+    /// Nothing is charged. There may still be dead cgroups.
     pub fn is_nothing(&self) -> bool {
         self.held().total() == 0 && self.swap.unwrap_or(0) == 0
     }
 
-    /// Page cache and mapped memory are counted when they are charged, lists only when a page gets onto one; so the lists serve
-    /// to tell what is unevictable, and to find what is neither cache nor mapped (the swap cache).
-    pub fn held(&self) -> Held {
+    /// Cache and mapped memory are counted when charged, lists only when a page is put on one. So the lists are used only to
+    /// split off unevictable memory and to find what is neither cache nor mapped (the swap cache).
+    pub fn held(&self) -> Charged {
         let of_files = self.cache.saturating_sub(self.shmem);
         let swap_backed = self.anonymous.saturating_add(self.shmem);
         let locked_files = self.unevictable.min(of_files.saturating_sub(self.file_lists));
         let locked_others = (self.unevictable - locked_files).min(swap_backed.saturating_sub(self.anonymous_lists));
         let swap_backed = (swap_backed - locked_others).max(self.anonymous_lists);
         let shmem = self.shmem.min(swap_backed);
-        Held {
+        Charged {
             file: of_files - locked_files,
             swap_backed,
             unevictable: locked_files.saturating_add(locked_others),
@@ -95,23 +95,23 @@ impl Amounts {
     }
 }
 
-/// What a memory.stat says.
+/// The content of a memory.stat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sums {
-    /// Charged to the cgroup itself; nothing on v2, which does not tell it apart.
+    /// Charged to the cgroup itself; nothing on v2, which does not separate it.
     pub own: Amounts,
-    /// With everything below.
+    /// Including everything below.
     pub all: Amounts,
 }
 
 impl Sums {
-    /// Below the cgroup, in live ones and dead ones.
+    /// Charged below the cgroup, to live and dead ones.
     pub fn below(&self) -> Amounts {
         self.all.less(self.own)
     }
 
-    /// v1 (memcg1_stat_format in mm/memcontrol-v1.c, memcg_stat_show before 6.11). `None` if it is not such a file. Kernel memory
-    /// is not in it.
+    /// v1 (memcg1_stat_format in mm/memcontrol-v1.c, memcg_stat_show before 6.11). `None` if it is another file. Has no kernel
+    /// memory.
     pub fn of_v1(text: &[u8]) -> Option<Sums> {
         let (mut own, mut all) = (Kinds::default(), Kinds::default());
         for (name, value) in values(text) {
@@ -123,10 +123,10 @@ impl Sums {
         Some(Sums { own: own.amounts()?, all: all.amounts()? })
     }
 
-    /// v2 (memory_stats in mm/memcontrol.c). `None` if it is not such a file.
+    /// v2 (memory_stats in mm/memcontrol.c). `None` if it is another file.
     ///
-    /// With `slab_stays`, as before 5.9, the slab objects and stacks of a dead cgroup are its own. Later they are given to the
-    /// parent when it dies (memcg_reparent_objcgs), and a parent's kernel memory says nothing about its dead children.
+    /// With `slab_stays` (before 5.9) a dead cgroup keeps its slab objects and stacks. Later kernels move them to the parent when
+    /// it dies (memcg_reparent_objcgs), so a parent's kernel memory says nothing about its dead children.
     pub fn of_v2(text: &[u8], slab_stays: bool) -> Option<Sums> {
         let mut all = Kinds::default();
         for (name, value) in values(text) {
@@ -158,7 +158,7 @@ impl Kinds {
         match name {
             b"cache" => self.cache = Some(value),
             b"rss" => self.anonymous = Some(value),
-            // Only where swap is accounted with memory.
+            // Only if swap is accounted together with memory.
             b"swap" => self.swap = Some(value),
             name => self.note(name, value),
         }
@@ -174,7 +174,7 @@ impl Kinds {
         }
     }
 
-    /// All kernels from 4.5 on tell these; a file without them is another one.
+    /// All kernels since 4.5 have these; a file without them is another one.
     fn amounts(&self) -> Option<Amounts> {
         Some(Amounts {
             cache: self.cache?,
@@ -194,7 +194,7 @@ fn add(sum: Option<u64>, value: u64) -> Option<u64> {
     Some(sum.unwrap_or(0).saturating_add(value))
 }
 
-/// Names and numbers of a file of `name value` lines; others are passed over.
+/// The pairs of a file of `name value` lines; other lines are skipped.
 fn values(text: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
     lines(text).filter_map(|(_, line)| {
         let mut words = Words(line);
@@ -207,7 +207,7 @@ pub(super) fn value_of(text: &[u8], name: &str) -> Option<u64> {
     values(text).find(|(n, _)| *n == name.as_bytes()).map(|(_, value)| value)
 }
 
-/// The number that is all there is in a file, as in memory.swap.current.
+/// A file with a single number, such as memory.swap.current.
 pub(super) fn number(text: &[u8]) -> Option<u64> {
     decimal(text.trim_ascii())
 }
@@ -227,16 +227,16 @@ mod tests {
         total_active_file 200\ntotal_unevictable 20\n";
 
     #[test]
-    fn v1_tells_a_cgroup_from_what_is_below_it() {
+    fn v1_separates_a_cgroup_from_its_descendants() {
         let sums = Sums::of_v1(V1.as_bytes()).unwrap();
         let below = sums.below();
         assert_eq!((below.cache, below.anonymous, below.shmem, below.swap), (900, 63, 360, Some(27)));
         assert_eq!((below.file_lists, below.anonymous_lists, below.unevictable), (270, 99, 18));
-        assert_eq!(below.held().kernel, None, "v1 does not tell it in this file");
-        // A kernel that does not account swap with memory says nothing, which is not 0.
+        assert_eq!(below.held().kernel, None, "not in this file on v1");
+        // A kernel that does not account swap with memory has no such line, which is not 0.
         let no_swap: String = V1.lines().filter(|l| !l.contains("swap")).map(|l| format!("{l}\n")).collect();
         assert_eq!(Sums::of_v1(no_swap.as_bytes()).unwrap().below().held().swap, None);
-        // The other version's file, and a part of a file.
+        // The other version's file, and a truncated file.
         assert_eq!(Sums::of_v2(V1.as_bytes(), false), None);
         assert_eq!(Sums::of_v1(&V1.as_bytes()[..200]), None);
     }
@@ -245,7 +245,7 @@ mod tests {
         active_anon 6\ninactive_file 10\nactive_file 20\nunevictable 2\n";
 
     #[test]
-    fn v2_has_sums_and_kernel_memory_of_the_dead_only_on_old_kernels() {
+    fn v2_has_only_sums_and_kernel_memory_only_on_old_kernels() {
         let new = Sums::of_v2(V2.as_bytes(), false).unwrap();
         assert_eq!(new.below(), Amounts { swap: None, kernel: None, ..new.all });
         assert_eq!((new.all.cache, new.all.anonymous, new.all.shmem, new.all.kernel), (100, 7, 40, None));
@@ -254,8 +254,8 @@ mod tests {
     }
 
     #[test]
-    fn kinds_add_up_to_what_is_charged() {
-        // Plain: 60 of files, 40 of shmem, 7 anonymous; some pages are on no list yet.
+    fn kinds_sum_to_what_is_charged() {
+        // 60 of files, 40 of shmem, 7 anonymous; some pages are on no list yet.
         let held = Amounts { file_lists: 55, anonymous_lists: 40, ..amounts(100, 7, 40) }.held();
         assert_eq!((held.file, held.swap_backed, held.unevictable), (60, 47, 0));
         assert_eq!((held.shmem, held.anonymous, held.total()), (Some(40), Some(7), 107));
@@ -291,10 +291,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_amounts_overflow_or_make_more_than_is_there(a in any_amounts(), b in any_amounts()) {
+        fn no_amounts_overflow_or_exceed_what_is_charged(a in any_amounts(), b in any_amounts()) {
             let held = a.held();
             let charged = a.cache.saturating_sub(a.shmem).saturating_add(a.anonymous.saturating_add(a.shmem));
-            let in_memory = Held { kernel: None, ..held }.total();
+            let in_memory = Charged { kernel: None, ..held }.total();
             prop_assert!(in_memory <= charged.saturating_add(a.anonymous_lists));
             prop_assert!(held.shmem.unwrap().saturating_add(held.anonymous.unwrap()) <= held.swap_backed);
             let (sum, less) = (a.plus(b), a.less(b));
@@ -305,7 +305,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400), cut in 0usize..500, at in 0usize..500) {
+        fn any_bytes_are_handled(bytes in proptest::collection::vec(any::<u8>(), 0..400), cut in 0usize..500, at in 0usize..500) {
             let mut torn = V1.as_bytes()[..cut.min(V1.len())].to_vec();
             torn.splice(at.min(torn.len())..at.min(torn.len()), bytes.iter().copied());
             for text in [&bytes, &torn] {
@@ -317,7 +317,7 @@ mod tests {
         }
 
         #[test]
-        fn dead_children_are_what_live_ones_do_not_hold(
+        fn dead_children_hold_what_live_ones_do_not(
             own in any_amounts(), live in proptest::collection::vec(0u64..1000, 0..5), dead in 0u64..1000,
         ) {
             let bounded = Amounts { shmem: own.shmem % 1000, ..Amounts::NOTHING };

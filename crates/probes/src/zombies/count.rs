@@ -1,4 +1,4 @@
-//! How many are dead: what the kernel tracks less the directories there are.
+//! The number of dead cgroups: those the kernel tracks, minus the directories.
 
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use crate::cgroups::census::{Counts, parse_proc_cgroups, why_uncounted};
 use crate::cgroups::directories::{self, MAX_DIRECTORIES, Walked};
 use crate::cgroups::mounts::Hierarchy;
 
-/// Count and directories must belong together: so often it is tried to see both without a move in between.
+/// Attempts to read count and directories without a change in between.
 const TRIES: u32 = 3;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,17 +17,17 @@ pub(super) struct Count {
     pub tracked: Option<u64>,
     pub live: Option<u64>,
     pub dead: Option<u64>,
-    /// Why `dead` is not known, and what would help.
+    /// Why `dead` is unknown, and what would help.
     pub why_not: Option<(String, String)>,
 }
 
-/// What /proc/cgroups says of the memory controller: live and dead ones of the whole node, the root included. On v2 these are
+/// The memory controller's count in /proc/cgroups: live and dead ones of the whole node, including the root. On v2 it counts
 /// cgroups of any kind.
 pub(super) fn tracked(root: &Root) -> Result<Option<u64>, String> {
     root.read_parsed("/proc/cgroups", |text| parse_proc_cgroups(text, "memory")).map_err(|e| e.to_string())
 }
 
-/// Of the hierarchy that has the memory controller, where it is not mounted: that of v2 has the number 0.
+/// The cgroup version of the memory controller where it is not mounted: hierarchy 0 is v2.
 pub(super) fn version(root: &Root) -> u8 {
     let text = root.read("/proc/cgroups").unwrap_or_default();
     let hierarchy =
@@ -41,13 +41,13 @@ pub(super) fn count(root: &Root, memory: &Hierarchy, top: &OwnedFd, until: Insta
         let before = match tracked(root) {
             Ok(before) => before,
             Err(why) => {
-                let how = "run on the host with its /proc";
+                let how = "run on the host, with its /proc";
                 return Count { why_not: Some((why, how.to_owned())), ..Count::default() };
             }
         };
         let mut out_of_time = false;
         let walked = directories::walk(top, MAX_DIRECTORIES, |directory| {
-            // The clock is asked now and then: a directory takes less than a microsecond.
+            // Not at every directory: one takes less than a microsecond.
             out_of_time = directory.number % 256 == 0 && Instant::now() >= until;
             if out_of_time { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -70,7 +70,7 @@ pub(super) fn count(root: &Root, memory: &Hierarchy, top: &OwnedFd, until: Insta
 fn answer_of(memory: &Hierarchy, tracked: Option<u64>, walked: &Walked, out_of_time: bool) -> Count {
     let counts = Counts { tracked, ..Counts::default() };
     let why_not = if out_of_time {
-        Some(("counting the directories took too long".to_owned(), "a longer time limit"))
+        Some(("counting the cgroup directories took too long".to_owned(), "run again when the node is less busy"))
     } else {
         why_uncounted(memory, &counts, walked.unreadable, walked.truncated)
     };

@@ -1,22 +1,22 @@
-//! Names of files as the program tells them: component by component, the file's own first, and only what differs from the
-//! directory that was told before.
+//! File names as the BPF program sends them: component by component, the file's own name first, and only the part that differs
+//! from the previous directory.
 //!
-//! They lie in one buffer: a name of its own for each of tens of thousands of files would cost more than finding them.
+//! They share one buffer: a string for each of tens of thousands of files would cost more than finding them.
 
 use super::slots::PathEnd;
 
-/// Where a file lies within its file system.
+/// A file's place within its file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Within {
     Directory {
         directory: u32,
         name: Text,
     },
-    /// Not in any directory: memfd and the like.
+    /// In no directory: memfd and the like.
     Nowhere(Text),
 }
 
-/// A piece of the buffer.
+/// A range of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Text {
     start: usize,
@@ -27,30 +27,30 @@ pub(super) struct Text {
 pub(super) struct FileNames {
     text: Vec<u8>,
     directories: Vec<String>,
-    /// That of the path that was told last.
+    /// The directory of the previous path.
     last: Option<u32>,
-    /// Of the path that is being told.
+    /// Of the current path.
     components: Vec<Text>,
     told: Vec<u8>,
 }
 
-/// Stands for what is not known of a path.
+/// Stands for the unknown part of a path.
 const UNKNOWN: &str = "…";
 
 impl FileNames {
-    /// Nothing that was told before holds on.
+    /// Forgets the previous paths.
     pub fn begin(&mut self) {
         self.next_path();
         self.last = None;
     }
 
-    /// Another path is told from here on.
+    /// Starts another path.
     pub fn next_path(&mut self) {
         self.components.clear();
         self.told.clear();
     }
 
-    /// One component. With the last one the file's place is known, if what was told can be trusted.
+    /// Adds a component. The last one completes the file's place, unless it is unsure.
     pub fn add(&mut self, name: &[u8], end: PathEnd, unsure: bool) -> Option<Within> {
         self.components.push(Text { start: self.told.len(), length: name.len() });
         self.told.extend_from_slice(name);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_before_is_not_told_again() {
+    fn a_shared_directory_is_sent_once() {
         let mut names = FileNames::default();
         let mut add = |components: &[&str], end, unsure| told(&mut names, components, end, unsure);
         assert_eq!(add(&["f", "d", "/"], PathEnd::Root, false).as_deref(), Some("/d/f"));
@@ -140,10 +140,10 @@ mod tests {
         assert_eq!(add(&["i"], PathEnd::SameDirectory, false).as_deref(), Some("/d/e/i"));
         assert_eq!(add(&["top", "/"], PathEnd::Root, false).as_deref(), Some("/top"));
         assert_eq!(add(&["memfd:x"], PathEnd::Root, false).as_deref(), Some("memfd:x"));
-        assert_eq!(add(&["j"], PathEnd::SameDirectory, false).as_deref(), Some("…/j"), "no directory was told before");
+        assert_eq!(add(&["j"], PathEnd::SameDirectory, false).as_deref(), Some("…/j"), "no directory before it");
         assert_eq!(add(&["k", "deep"], PathEnd::Cut, false).as_deref(), Some("…/deep/k"));
         assert_eq!(add(&["l", "d", "/"], PathEnd::Root, true), None);
-        assert_eq!(add(&["m"], PathEnd::SameDirectory, false).as_deref(), Some("…/m"), "what was unsure is no ground");
+        assert_eq!(add(&["m"], PathEnd::SameDirectory, false).as_deref(), Some("…/m"), "an unsure path is dropped");
     }
 
     proptest! {

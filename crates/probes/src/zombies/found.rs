@@ -1,20 +1,20 @@
-//! What a walk told, put together: paths from parents, bytes from pages, each memcg's own from sums over its descendants.
+//! Turns the records of a walk into zombies: builds paths, converts pages to bytes, subtracts descendants from sums.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::jiffies::Timing;
-use super::slots::{Place, Told, WalkCounts};
-use coroner_evidence::{Born, Held, Zombie};
+use super::slots::{CssPlace, SlotRecord, WalkCounts};
+use coroner_evidence::{Born, Charged, Zombie};
 
-/// Names lie in one buffer, and what is looked up lies sorted: tens of thousands of small strings and of hashes would cost more
-/// than the walk.
+/// One buffer for all names and a sorted list for lookups: tens of thousands of small strings and hashes would cost more than
+/// the walk.
 #[derive(Debug, Default)]
 pub(super) struct FoundDead {
     names: Vec<u8>,
-    /// In the order of their serials once the walk is over.
+    /// Sorted by serial number once the walk is over.
     dead: Vec<Corpse>,
-    /// Live ancestors of dead ones: parent and name.
+    /// Live ancestors of dead cgroups: parent and name.
     ancestors: HashMap<u64, (u64, Name)>,
 }
 
@@ -26,7 +26,7 @@ struct Name {
 
 #[derive(Debug)]
 struct Corpse {
-    place: Place,
+    place: CssPlace,
     parent: u64,
     id: u64,
     references: Option<u64>,
@@ -54,9 +54,9 @@ impl Corpse {
 }
 
 impl FoundDead {
-    pub fn add(&mut self, told: Told) {
+    pub fn add(&mut self, told: SlotRecord) {
         match told {
-            Told::Dead(dead) => {
+            SlotRecord::Dead(dead) => {
                 let name = self.keep(dead.name);
                 self.dead.push(Corpse {
                     place: dead.place,
@@ -74,18 +74,18 @@ impl FoundDead {
                     name,
                 });
             }
-            Told::More { serial, file, swap_backed, unevictable } => {
-                // It follows the one it belongs to.
+            SlotRecord::More { serial, file, swap_backed, unevictable } => {
+                // It follows the record it belongs to.
                 let last = self.dead.last_mut().filter(|c| c.place.serial == serial);
                 if let Some(corpse) = last {
                     corpse.add_pages(file, swap_backed, unevictable);
                 }
             }
-            Told::Ancestor { serial, parent, name } => {
+            SlotRecord::Ancestor { serial, parent, name } => {
                 let name = self.keep(name);
                 self.ancestors.insert(serial, (parent, name));
             }
-            Told::Folio { .. } | Told::Path { .. } => {}
+            SlotRecord::Folio { .. } | SlotRecord::Path { .. } => {}
         }
     }
 
@@ -95,14 +95,14 @@ impl FoundDead {
         Name { start, len: name.len() }
     }
 
-    /// A later look at one that is known.
-    pub fn update(&mut self, told: &Told) {
-        if let Told::More { serial, file, swap_backed, unevictable } = *told
+    /// A later reading of a known one.
+    pub fn update(&mut self, told: &SlotRecord) {
+        if let SlotRecord::More { serial, file, swap_backed, unevictable } = *told
             && let Some(corpse) = self.corpse(serial)
         {
             corpse.add_pages(file, swap_backed, unevictable);
         }
-        if let Told::Dead(dead) = told
+        if let SlotRecord::Dead(dead) = told
             && let Some(corpse) = self.corpse(dead.place.serial)
         {
             corpse.references = dead.references;
@@ -112,7 +112,7 @@ impl FoundDead {
         }
     }
 
-    pub fn forget(&mut self, place: Place) {
+    pub fn forget(&mut self, place: CssPlace) {
         if let Some(corpse) = self.corpse(place.serial) {
             corpse.gone = true;
         }
@@ -127,14 +127,14 @@ impl FoundDead {
         self.dead.binary_search_by_key(&serial, |c| c.place.serial).ok()
     }
 
-    /// The walk is over. It tells each once, but whatever it tells, each is kept once.
+    /// Call when the walk is over. Drops duplicates, though the walk should send none.
     pub fn sort(&mut self) {
         self.dead.sort_by_key(|c| c.place.serial);
         self.dead.dedup_by(|later, earlier| later.place.serial == earlier.place.serial);
     }
 
-    /// Those that no page on a list accounts for, and that are no dead parent either: they may be on their way out.
-    pub fn suspects(&self) -> Vec<Place> {
+    /// Those without a page on an LRU list or a dead child: they may be about to be freed.
+    pub fn suspects(&self) -> Vec<CssPlace> {
         let mut parents: Vec<u64> = self.dead.iter().map(|c| c.parent).collect();
         parents.dedup();
         parents.sort_unstable();
@@ -146,18 +146,18 @@ impl FoundDead {
             .collect()
     }
 
-    /// Drops those that went, and those without any reference: only the kernel's own work is left of them. Says how many.
+    /// Drops those that are gone or have no reference left (only the kernel's cleanup is pending). Returns how many.
     pub fn let_go(&mut self) -> u64 {
         let before = self.dead.len();
         self.dead.retain(|c| !c.gone && c.references != Some(0));
         (before - self.dead.len()) as u64
     }
 
-    /// And where each is to be found.
-    pub fn zombies(self, counts: &WalkCounts, timing: Option<&Timing>) -> (Vec<Zombie>, Vec<Place>) {
-        // The kernel's counter includes descendants, all of which are dead, too; and each child holds a reference.
+    /// The zombies, and where each can be found again.
+    pub fn zombies(self, counts: &WalkCounts, timing: Option<&Timing>) -> (Vec<Zombie>, Vec<CssPlace>) {
+        // The kernel's counter includes descendants, which are all dead too; and each child holds a reference.
         let mut below: HashMap<u64, (u64, u64)> = HashMap::new();
-        // Siblings mostly follow each other.
+        // Siblings are mostly adjacent.
         let mut parent = (0, false);
         for corpse in &self.dead {
             if parent.0 != corpse.parent {
@@ -174,7 +174,7 @@ impl FoundDead {
         let page = rustix::param::page_size() as u64;
         let bytes = |pages: u64| pages.saturating_mul(page);
 
-        // A later one cannot be older: the least of the marks from here on bounds this one's birth.
+        // Ordered by birth, so the smallest timestamp from here on bounds this one's birth.
         let mut births = vec![None; self.dead.len()];
         let mut earliest = u64::MAX;
         for (corpse, birth) in self.dead.iter().zip(&mut births).rev() {
@@ -190,19 +190,19 @@ impl FoundDead {
             .iter()
             .zip(births)
             .map(|(c, born)| {
-                // What was charged for kernel memory stays in a dead memcg's counter when the kernel hands the memory to the
-                // parent (obj_cgroup, 5.9). Only what also holds a reference is really held.
+                // A dead memcg's counter keeps the charge of kernel memory that was moved to the parent (obj_cgroup, 5.9). Only
+                // memory that also holds a reference is really held.
                 let of_below = if below.is_empty() { None } else { below.get(&c.place.serial) };
                 let (of_children, children) = of_below.copied().unwrap_or_default();
                 let own = c.kernel_charged.saturating_sub(of_children);
-                // However much is in swap, it holds one reference: that of the memcg's id.
+                // All its swap together holds one reference: that of the memcg's id.
                 let accounted = c.pages().saturating_add(children).saturating_add(u64::from(c.swap > 0));
                 let unlisted = c.references.map(|r| r.saturating_sub(accounted));
                 Zombie {
                     id: c.id,
                     path: paths.below(c.parent, c.name),
                     references: c.references,
-                    held: Held {
+                    held: Charged {
                         file: bytes(c.file),
                         swap_backed: bytes(c.swap_backed),
                         unevictable: bytes(c.unevictable),
@@ -221,16 +221,16 @@ impl FoundDead {
     }
 }
 
-/// Stands for a parent that nobody can name any more: never told as the root.
+/// Stands for a parent whose name is lost, so that it is not taken for the root.
 const UNKNOWN: &str = "?";
 
-/// Paths of parents, each put together once.
+/// Paths of parents, each built once.
 struct Paths<'f> {
     found: &'f FoundDead,
-    /// The serial number of the root: the smallest, as it was made first.
+    /// The root's serial number: the smallest, as it was created first.
     root: u64,
     known: HashMap<u64, Rc<str>>,
-    /// The parent that was asked for last: siblings mostly follow each other.
+    /// The last parent asked for: siblings are mostly adjacent.
     last: Option<(u64, Rc<str>)>,
 }
 
@@ -265,7 +265,7 @@ impl<'f> Paths<'f> {
         if let Some(path) = self.known.get(&serial) {
             return path.clone();
         }
-        // Upwards to one that is known or to the root, which no one tells; the walk goes 64 levels deep.
+        // Upwards to a known path or the root, which has no record; the walk goes 64 levels deep.
         let mut names = Vec::new();
         let mut at = serial;
         let mut base: Rc<str> = "".into();
@@ -277,7 +277,7 @@ impl<'f> Paths<'f> {
             let dead = self.found.place_of(at).and_then(|i| self.found.dead.get(i));
             let up = dead.map(|c| (c.parent, c.name)).or_else(|| self.found.ancestors.get(&at).copied());
             let Some((parent, name)) = up else {
-                // It went while we walked, and took with it what it was below.
+                // It was freed during the walk, and its own parents are unknown.
                 if at != self.root {
                     base = UNKNOWN.into();
                 }
@@ -305,7 +305,7 @@ mod tests {
 
     fn dead(serial: u64, parent: u64, name: &str) -> Dead<'_> {
         Dead {
-            place: Place { css: 0xffff_0000 + serial, serial },
+            place: CssPlace { css: 0xffff_0000 + serial, serial },
             parent,
             depth: 1,
             id: serial * 10,
@@ -326,11 +326,11 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_that_went_is_not_told_as_the_root() {
+    fn a_lost_parent_is_not_taken_for_the_root() {
         let mut found = FoundDead::default();
-        found.add(Told::Ancestor { serial: 2, parent: 1, name: b"a" });
-        found.add(Told::Dead(dead(3, 2, "known")));
-        found.add(Told::Dead(dead(9, 7, "lost")));
+        found.add(SlotRecord::Ancestor { serial: 2, parent: 1, name: b"a" });
+        found.add(SlotRecord::Dead(dead(3, 2, "known")));
+        found.add(SlotRecord::Dead(dead(9, 7, "lost")));
         found.sort();
         let paths: Vec<String> = found.zombies(&v1(), None).0.into_iter().map(|z| z.path).collect();
         assert_eq!(paths, ["/a/known", "?/lost"]);
@@ -339,88 +339,88 @@ mod tests {
     #[test]
     fn paths_go_through_dead_and_live_ancestors() {
         let mut found = FoundDead::default();
-        found.add(Told::Dead(dead(9, 7, "leaf")));
-        found.add(Told::Dead(dead(7, 4, "pod-x")));
-        found.add(Told::Dead(dead(8, 1, "top")));
-        found.add(Told::Ancestor { serial: 4, parent: 3, name: b"besteffort" });
-        found.add(Told::Ancestor { serial: 3, parent: 1, name: b"kubepods" });
+        found.add(SlotRecord::Dead(dead(9, 7, "leaf")));
+        found.add(SlotRecord::Dead(dead(7, 4, "pod-x")));
+        found.add(SlotRecord::Dead(dead(8, 1, "top")));
+        found.add(SlotRecord::Ancestor { serial: 4, parent: 3, name: b"besteffort" });
+        found.add(SlotRecord::Ancestor { serial: 3, parent: 1, name: b"kubepods" });
         found.sort();
         let paths: Vec<String> = found.zombies(&v1(), None).0.into_iter().map(|z| z.path).collect();
         assert_eq!(paths, ["/kubepods/besteffort/pod-x", "/top", "/kubepods/besteffort/pod-x/leaf"]);
     }
 
     #[test]
-    fn pages_of_all_nodes_are_added_at_each_look() {
+    fn pages_of_all_numa_nodes_are_summed_at_each_look() {
         let mut found = FoundDead::default();
-        let more = |file| Told::More { serial: 9, file, swap_backed: 1, unevictable: 2 };
-        for told in [Told::Dead(dead(9, 1, "a")), more(3), more(4)] {
+        let more = |file| SlotRecord::More { serial: 9, file, swap_backed: 1, unevictable: 2 };
+        for told in [SlotRecord::Dead(dead(9, 1, "a")), more(3), more(4)] {
             found.add(told);
         }
         found.sort();
         let pages =
             |found: &FoundDead| found.dead.iter().map(|c| (c.file, c.swap_backed, c.unevictable)).collect::<Vec<_>>();
         assert_eq!(pages(&found), [(8, 3, 4)]);
-        for told in [Told::Dead(dead(9, 1, "a")), more(1)] {
+        for told in [SlotRecord::Dead(dead(9, 1, "a")), more(1)] {
             found.update(&told);
         }
         assert_eq!(pages(&found), [(2, 2, 2)]);
     }
 
     #[test]
-    fn one_told_twice_is_one() {
+    fn duplicates_are_dropped() {
         let mut found = FoundDead::default();
-        found.add(Told::Dead(dead(9, 1, "a")));
-        found.add(Told::Dead(dead(8, 1, "b")));
-        found.add(Told::Dead(dead(9, 1, "a")));
+        found.add(SlotRecord::Dead(dead(9, 1, "a")));
+        found.add(SlotRecord::Dead(dead(8, 1, "b")));
+        found.add(SlotRecord::Dead(dead(9, 1, "a")));
         found.sort();
         let (zombies, _) = found.zombies(&v1(), None);
         assert_eq!(zombies.iter().map(|z| z.serial).collect::<Vec<_>>(), [8, 9]);
     }
 
     #[test]
-    fn what_holds_no_page_is_looked_at_again_but_a_dead_parent_is_not() {
+    fn one_without_pages_is_checked_again_but_a_dead_parent_is_not() {
         let mut found = FoundDead::default();
         let nothing = |serial, parent| Dead { file: 0, swap_backed: 0, ..dead(serial, parent, "x") };
-        found.add(Told::Dead(nothing(2, 1)));
-        found.add(Told::Dead(dead(3, 2, "holds pages")));
-        found.add(Told::Dead(nothing(4, 1)));
-        found.add(Told::Dead(Dead { references: Some(0), ..dead(5, 1, "released") }));
+        found.add(SlotRecord::Dead(nothing(2, 1)));
+        found.add(SlotRecord::Dead(dead(3, 2, "holds pages")));
+        found.add(SlotRecord::Dead(nothing(4, 1)));
+        found.add(SlotRecord::Dead(Dead { references: Some(0), ..dead(5, 1, "released") }));
         found.sort();
         let suspects: Vec<u64> = found.suspects().iter().map(|p| p.serial).collect();
         assert_eq!(suspects, [4, 5]);
-        found.forget(Place { css: 0, serial: 4 });
-        assert_eq!(found.let_go(), 2, "4 went, 5 has no reference left");
+        found.forget(CssPlace { css: 0, serial: 4 });
+        assert_eq!(found.let_go(), 2, "4 is gone, 5 has no reference left");
         let left: Vec<u64> = found.zombies(&v1(), None).0.iter().map(|z| z.serial).collect();
         assert_eq!(left, [2, 3]);
     }
 
     #[test]
-    fn kernel_memory_is_what_is_charged_here_and_still_holds_it() {
+    fn kernel_memory_is_what_is_charged_and_still_referenced() {
         let kernel = |references, own, child| {
             let mut found = FoundDead::default();
-            found.add(Told::Dead(Dead { references: Some(references), kernel_charged: own, ..dead(2, 1, "p") }));
-            found.add(Told::Dead(Dead { kernel_charged: child, ..dead(3, 2, "c") }));
+            found.add(SlotRecord::Dead(Dead { references: Some(references), kernel_charged: own, ..dead(2, 1, "p") }));
+            found.add(SlotRecord::Dead(Dead { kernel_charged: child, ..dead(3, 2, "c") }));
             found.sort();
             found.zombies(&v1(), None).0[0].held.kernel.map(|k| k / rustix::param::page_size() as u64)
         };
-        assert_eq!(kernel(2, 1225, 0), Some(0), "handed to the parent: nothing here holds it");
+        assert_eq!(kernel(2, 1225, 0), Some(0), "moved to the parent: no reference left here");
         assert_eq!(kernel(13, 15, 5), Some(10), "two pages and a child account for three references");
         assert_eq!(kernel(100, 15, 5), Some(10));
         let mut found = FoundDead::default();
-        found.add(Told::Dead(dead(2, 1, "p")));
+        found.add(SlotRecord::Dead(dead(2, 1, "p")));
         assert_eq!(found.zombies(&WalkCounts { unified: true, ..v1() }, None).0[0].held.kernel, None);
     }
 
     #[test]
-    fn swap_is_its_own_and_holds_one_reference_however_much_it_is() {
+    fn swap_is_counted_without_children_and_holds_one_reference() {
         let told = |knows_swap| {
             let mut found = FoundDead::default();
             let swapped =
                 Dead { file: 0, swap_backed: 0, references: Some(2), kernel_charged: 9, swap: 300, ..dead(2, 1, "p") };
-            found.add(Told::Dead(swapped));
-            found.add(Told::Dead(Dead { swap: 7, ..dead(3, 2, "c") }));
+            found.add(SlotRecord::Dead(swapped));
+            found.add(SlotRecord::Dead(Dead { swap: 7, ..dead(3, 2, "c") }));
             found.sort();
-            assert!(found.suspects().is_empty(), "a dead parent is none");
+            assert!(found.suspects().is_empty(), "a dead parent is no suspect");
             let page = rustix::param::page_size() as u64;
             let (zombies, _) = found.zombies(&WalkCounts { knows_swap, ..v1() }, None);
             zombies
@@ -438,7 +438,7 @@ mod tests {
         let births = |unified| {
             let mut found = FoundDead::default();
             for (serial, jiffies) in [(2, 9000), (3, 5000), (4, 8000)] {
-                found.add(Told::Dead(Dead { pressure_jiffies: jiffies, ..dead(serial, 1, "x") }));
+                found.add(SlotRecord::Dead(Dead { pressure_jiffies: jiffies, ..dead(serial, 1, "x") }));
             }
             let (zombies, _) = found.zombies(&WalkCounts { unified, ..v1() }, Some(&timing));
             zombies.iter().map(|z| z.born.unwrap()).map(|b| (b.at.0 / 1_000_000_000, b.exact)).collect::<Vec<_>>()
@@ -453,12 +453,12 @@ mod tests {
             let mut found = FoundDead::default();
             for (serial, parent, n, name, is_dead) in &told {
                 if *is_dead {
-                    found.add(Told::Dead(Dead {
+                    found.add(SlotRecord::Dead(Dead {
                         references: (n[0] % 3 > 0).then_some(n[0]), file: n[1], swap_backed: n[2], unevictable: n[3],
                         kernel_charged: n[4], pressure_jiffies: n[5], name, ..dead(*serial, *parent, "")
                     }));
                 } else {
-                    found.add(Told::Ancestor { serial: *serial, parent: *parent, name });
+                    found.add(SlotRecord::Ancestor { serial: *serial, parent: *parent, name });
                 }
             }
             found.sort();

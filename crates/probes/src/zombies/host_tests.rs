@@ -1,8 +1,8 @@
-//! On the node itself, as root: real zombies, both ways to run the programs, churn, lost capabilities.
+//! On the live node, as root: real zombies, both methods, churn, missing capabilities.
 //!
-//! Others make and remove cgroups meanwhile: tests speak of what lies below their own cgroup, or wait for a quiet moment.
+//! Others create and remove cgroups meanwhile: tests look only below their own cgroup, or wait for a quiet moment.
 
-use super::slots::Told;
+use super::slots::SlotRecord;
 use super::*;
 use coroner_lab::{Cgroup, HostLock, Mapping, TmpfsMount};
 use std::collections::{BTreeMap, HashSet};
@@ -14,8 +14,8 @@ use std::time::Instant;
 
 pub(super) const METHODS: [Method; 2] = [Method::TestRun, Method::PageFaults];
 
-/// A memory cgroup for the zombies, a home for those who make them, and a tmpfs that keeps them. Dropped in this order: the
-/// files go, so the zombies go, so their parent can be forgotten.
+/// A parent for the zombies, a home for the shells that make them, and a tmpfs that pins them. Dropped in this order: files
+/// first, which frees the zombies, then their parent.
 pub(super) struct Scene {
     tmpfs: Option<TmpfsMount>,
     home: Cgroup,
@@ -58,7 +58,7 @@ impl Scene {
         let status = shell.stdin(std::fs::File::open(list.path()).unwrap()).status().unwrap();
         assert!(status.success(), "{status}");
         // After rmdir the kernel takes a cgroup offline at its leisure (css_killed_work_fn).
-        wait_for("all that were made are dead", || {
+        wait_for("all are dead", || {
             let scan = scan_by(Method::TestRun, false);
             let below = self.below(&scan);
             names.iter().all(|name| below.contains_key(name))
@@ -74,7 +74,7 @@ impl Scene {
         format!("{}/{name}", self.parent.path())
     }
 
-    /// Of a scan, those below this scene's cgroup, without its path.
+    /// The zombies below this scene's cgroup, by relative path.
     pub fn below<'s>(&self, scan: &'s Scan) -> BTreeMap<String, &'s Zombie> {
         let prefix = self.path("");
         scan.zombies.iter().filter_map(|z| Some((z.path.strip_prefix(&prefix)?.to_owned(), z))).collect()
@@ -85,13 +85,11 @@ impl Scene {
         self.tmpfs = None;
         let mut walker = Walker::open(&Root::live(), Choice::Best).unwrap();
         let options = ScanOptions { pins: false, ..ScanOptions::default() };
-        wait_for("the zombies are freed with what kept them", || {
-            self.below(&walker.scan(&options).unwrap()).is_empty()
-        });
+        wait_for("the zombies are freed with their files", || self.below(&walker.scan(&options).unwrap()).is_empty());
     }
 }
 
-/// A cgroup that was just left may be busy for a moment.
+/// A cgroup may stay busy for a moment after its last process leaves.
 const REMOVE: &str = "n=0; until rmdir \"$0/$z\" 2>/dev/null; do n=$((n+1)); [ $n -lt 1000 ] || exit 2; done";
 
 pub(super) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
@@ -102,7 +100,7 @@ pub(super) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Names that nobody could know beforehand.
+/// Unpredictable names.
 fn drawn(count: usize, what: &str) -> Vec<String> {
     let draw = RandomState::new();
     (0..count).map(|i| format!("{what}-{:016x}", draw.hash_one(i))).collect()
@@ -113,7 +111,7 @@ pub(super) fn scan_by(method: Method, pins: bool) -> Scan {
 }
 
 #[test]
-fn three_hundred_zombies_are_named_with_the_files_that_keep_them() {
+fn three_hundred_zombies_are_named_with_the_files_that_pin_them() {
     let Some(mut scene) = Scene::set("named") else { return };
     let began = now();
     let page = rustix::param::page_size() as u64;
@@ -121,7 +119,7 @@ fn three_hundred_zombies_are_named_with_the_files_that_keep_them() {
     let (by_tmpfs, by_disk, nested) = (drawn(149, "agent"), drawn(150, "task"), drawn(2, "pod"));
     let nowhere = Path::new("/dev/null");
     scene.make(&by_tmpfs, "echo x > \"$1/$z\"", nowhere);
-    // One page each of one file on disk, held at once: who pages out cold memory (DAMON) would take one.
+    // One page each of one file on disk, locked at once so that DAMON does not page it out.
     let mut held = Vec::new();
     for names in by_disk.chunks(10) {
         scene.make(names, &format!("printf '%{page}s' x >> \"$2\""), real.path());
@@ -132,7 +130,7 @@ fn three_hundred_zombies_are_named_with_the_files_that_keep_them() {
     let child = format!("{}/{}", nested[0], nested[1]);
     scene.make(std::slice::from_ref(&child), "echo x > \"$1/nested\"", nowhere);
     scene.make(&nested[..1], ":", nowhere);
-    // A file that is gone but open.
+    // A deleted file that is still open.
     let deleted = scene.tmpfs().join(&by_tmpfs[0]);
     let open = std::fs::File::open(&deleted).unwrap();
     std::fs::remove_file(&deleted).unwrap();
@@ -144,7 +142,7 @@ fn three_hundred_zombies_are_named_with_the_files_that_keep_them() {
     let mut both = Vec::new();
     for method in METHODS {
         let mut scan = scan_by(method, true);
-        // A page that somebody tries to reclaim is on no list for a moment.
+        // A page under reclaim is on no list for a moment.
         wait_for("all pages are on their lists", || {
             scan = scan_by(method, true);
             let below = scene.below(&scan);
@@ -180,19 +178,19 @@ fn three_hundred_zombies_are_named_with_the_files_that_keep_them() {
         let last = file(&scene.tmpfs().join(&by_tmpfs[148]));
         let kept = (last.bytes, last.zombies, last.deleted, last.filesystem.as_str(), last.mounted);
         assert_eq!(kept, (page, 1, false, "tmpfs", true));
-        assert!(pins.files.is_sorted_by_key(|f| std::cmp::Reverse(f.bytes)), "the biggest first");
-        // The relation between the two: this zombie is held by that file.
+        assert!(pins.files.is_sorted_by_key(|f| std::cmp::Reverse(f.bytes)), "largest first");
+        // The link between the two: this zombie is pinned by that file.
         let hold = pins.holds.iter().find(|h| scan.zombies[h.zombie as usize].path == scene.path(&child)).unwrap();
         assert_eq!(pins.files[hold.file as usize].path.as_deref(), scene.tmpfs().join("nested").to_str());
         let told = below.iter().filter(|(name, _)| !by_disk.contains(name));
         both.push(told.map(|(n, z)| (n.clone(), z.id, z.references, z.held, z.serial)).collect::<Vec<_>>());
     }
-    assert_eq!(both[0], both[1], "both ways say the same");
+    assert_eq!(both[0], both[1], "both methods agree");
 
-    // Its directory is gone, but the id of one is what stat would have said: make one and compare.
+    // A zombie's id is the inode number its directory had: create a cgroup and compare.
     let probe = scene.parent.child("probe").unwrap();
     let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(probe.dir()).unwrap());
-    assert!(both[0].iter().all(|z| z.1 < inode), "ids rise with each cgroup: {inode}");
+    assert!(both[0].iter().all(|z| z.1 < inode), "ids grow with each cgroup: {inode}");
     drop((open, held, real, probe));
     scene.clear();
 }
@@ -210,7 +208,7 @@ fn directories(top: &Path) -> u64 {
 }
 
 #[test]
-fn the_count_is_the_kernels_in_twenty_runs_of_twenty() {
+fn the_count_matches_the_kernels_in_twenty_runs() {
     let Some(mut scene) = Scene::set("count") else { return };
     if scene.parent.hierarchy().version != 1 {
         return coroner_lab::skip("only v1 counts all memory cgroups of the node");
@@ -220,7 +218,7 @@ fn the_count_is_the_kernels_in_twenty_runs_of_twenty() {
     for method in METHODS {
         let mut walker = Walker::open(&Root::live(), Choice::Only(method)).unwrap();
         for run in 0..20 {
-            // The node is not ours alone: compare only what did not move meanwhile.
+            // The node is not ours alone: compare only if nothing changed meanwhile.
             wait_for(&format!("{method:?}, run {run}: the kernel counts as many"), || {
                 let before = (tracked(), directories(&top));
                 let scan = walker.scan(&ScanOptions { pins: false, ..ScanOptions::default() }).unwrap();
@@ -243,8 +241,8 @@ impl Drop for Churn {
 }
 
 impl Churn {
-    /// Makes and removes cgroups as fast as a shell can, which is more than 200 a second: three of four go at once, every fourth
-    /// is kept by a page for some turns.
+    /// Creates and removes cgroups as fast as a shell can (over 200 a second): three of four are freed at once, every fourth is
+    /// pinned by a page for a few rounds.
     fn start(scene: &Scene) -> Churn {
         let script = format!(
             "i=0; while :; do z=churn-$i; mkdir \"$0/$z\" && echo $$ > \"$0/$z/cgroup.procs\" || exit 1; \
@@ -262,7 +260,7 @@ fn names(dir: &Path) -> HashSet<String> {
 }
 
 #[test]
-fn under_churn_none_is_lost_none_is_twice_and_no_live_one_is_dead() {
+fn under_churn_no_zombie_is_lost_or_duplicated_and_no_live_one_is_dead() {
     let Some(mut scene) = Scene::set("churn") else { return };
     let steady = drawn(400, "steady");
     scene.make(&steady, "echo x > \"$1/$z\"", Path::new("/dev/null"));
@@ -284,7 +282,7 @@ fn under_churn_none_is_lost_none_is_twice_and_no_live_one_is_dead() {
             let lost: Vec<&String> = steady.iter().filter(|name| !below.contains_key(*name)).collect();
             assert!(lost.is_empty(), "{method:?}, scan {scans}: {lost:?} lost, resumed {} times", scan.resumed);
             let serials: HashSet<u64> = scan.zombies.iter().map(|z| z.serial).collect();
-            assert_eq!(serials.len(), scan.zombies.len(), "{method:?}: one is told twice");
+            assert_eq!(serials.len(), scan.zombies.len(), "{method:?}: duplicates");
             assert!(scan.truncated.is_none(), "{:?}", scan.truncated);
             assert!(scan.zombies.iter().all(|z| z.references != Some(0)));
             seen.extend(below.into_keys().filter(|name| name.starts_with("churn-")));
@@ -293,14 +291,14 @@ fn under_churn_none_is_lost_none_is_twice_and_no_live_one_is_dead() {
         let births = seen.iter().filter_map(|name| name.strip_prefix("churn-")?.parse::<u64>().ok()).max().unwrap_or(0);
         eprintln!("{method:?}: {scans} scans, {births} cgroups made so far");
     }
-    assert!(seen.len() > 10, "the churn leaves zombies behind, {} were seen", seen.len());
+    assert!(seen.len() > 10, "the churn leaves zombies behind, but only {} were seen", seen.len());
     drop(churn);
     drop(live);
     scene.clear();
 }
 
 #[test]
-fn a_walk_whose_resting_place_is_gone_finds_its_way() {
+fn a_walk_resumes_after_its_position_is_freed() {
     let Some(mut scene) = Scene::set("resume") else { return };
     // More than two runs of the program.
     let all: Vec<String> = (0..900).map(|i| format!("z{i:03}")).collect();
@@ -316,10 +314,10 @@ fn a_walk_whose_resting_place_is_gone_finds_its_way() {
         let (mut told, mut freed) = (Vec::new(), false);
         let (counts, ended) = kernel
             .walk(Duration::from_secs(60), |slot| {
-                let Told::Dead(dead) = slot else { return };
+                let SlotRecord::Dead(dead) = slot else { return };
                 let Some(name) = prefix_serials.get(&dead.place.serial) else { return };
                 told.push(name.clone());
-                // Between two runs: 300 in a row go, with the place where the walk rests.
+                // Between two runs, free 300 in a row, including the walk's position.
                 if !freed && going(name) {
                     freed = true;
                     let before = tracked();
@@ -327,16 +325,16 @@ fn a_walk_whose_resting_place_is_gone_finds_its_way() {
                         let _ = std::fs::remove_file(scene.tmpfs().join(name));
                     }
                     wait_for("300 zombies are freed", || tracked() + 290 < before);
-                    // What is unlinked is freed after a grace period, and this waits for one (kernel/sched/membarrier.c).
+                    // Unlinked ones are freed after a grace period; this waits for one (kernel/sched/membarrier.c).
                     let _ = rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global);
                     std::thread::sleep(Duration::from_millis(200));
                 }
             })
             .unwrap();
-        assert_eq!(ended, Ended::Done);
+        assert_eq!(ended, RunEnd::Done);
         assert!(counts.resumed > 0, "{method:?}: {counts:?}");
         let once: HashSet<&String> = told.iter().collect();
-        assert_eq!(once.len(), told.len(), "{method:?}: some are told twice");
+        assert_eq!(once.len(), told.len(), "{method:?}: duplicates");
         let gone_before = |name: &str| {
             method == Method::PageFaults && name[1..].parse::<usize>().is_ok_and(|i| (100..400).contains(&i))
         };
@@ -347,7 +345,7 @@ fn a_walk_whose_resting_place_is_gone_finds_its_way() {
     scene.clear();
 }
 
-/// Runs in a thread of its own that keeps only these capabilities.
+/// Runs in a new thread that keeps only these capabilities.
 fn with_capabilities<T: Send + 'static>(
     keep: rustix::thread::CapabilitySet,
     run: impl FnOnce() -> T + Send + 'static,
@@ -361,7 +359,7 @@ fn with_capabilities<T: Send + 'static>(
 }
 
 #[test]
-fn without_the_capability_the_reason_is_told() {
+fn without_the_capability_the_reason_is_reported() {
     use rustix::thread::CapabilitySet;
     let Some(_lock) = HostLock::take_as_root() else { return };
     let try_with = |keep, method| {
@@ -378,14 +376,14 @@ fn without_the_capability_the_reason_is_told() {
         let mut evidence = Evidence::default();
         blind.note(&mut evidence);
         assert!(format!("{evidence:?}").contains("lacks CAP_PERFMON"));
-        // These two suffice, and root is not needed.
+        // These two suffice; root is not needed.
         let tracked = try_with(CapabilitySet::BPF | CapabilitySet::PERFMON, method);
         assert!(tracked.as_ref().is_ok_and(|n| *n > 0), "{method:?}: {tracked:?}");
     }
 }
 
 #[test]
-fn a_directory_is_not_walked() {
+fn a_directory_tree_is_not_walked() {
     let dir: PathBuf = tempfile::tempdir().unwrap().keep();
     let blind = scan(&ScanOptions { root: Root::at(&dir), ..ScanOptions::default() }).unwrap_err();
     assert_eq!(blind.reason, Reason::NotLive);

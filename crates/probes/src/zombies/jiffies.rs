@@ -6,7 +6,7 @@ use rustix::time::ClockId;
 use crate::Root;
 use crate::root::clock;
 
-/// Ticks now, and how many make a second.
+/// The current tick count and the tick rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Timing {
     hz: u64,
@@ -14,11 +14,11 @@ pub(super) struct Timing {
     now: Time,
 }
 
-/// Values of CONFIG_HZ that kernels are built with.
+/// Known values of CONFIG_HZ.
 const KNOWN_HZ: [u64; 6] = [100, 250, 300, 1000, 128, 1024];
 
 impl Timing {
-    /// `jiffies` is what a BPF program read just now; without it /proc/timer_list tells.
+    /// `jiffies` was just read by a BPF program; otherwise it is taken from /proc/timer_list.
     pub fn read(root: &Root, jiffies: Option<u64>) -> Option<Timing> {
         let now = clock(ClockId::Monotonic);
         let jiffies = jiffies.or_else(|| of_timer_list(&root.read("/proc/timer_list").ok()?))?;
@@ -41,7 +41,7 @@ fn of_timer_list(text: &str) -> Option<u64> {
 }
 
 /// On 64-bit machines the count starts five minutes before 2^32 (INITIAL_JIFFIES, include/linux/jiffies.h) and follows
-/// CLOCK_MONOTONIC, so that uptime tells the rate. `None` if no known rate fits: then no time is better than a wrong one.
+/// CLOCK_MONOTONIC, so uptime gives the rate. `None` if no known rate fits: no time is better than a wrong one.
 fn ticks_a_second(jiffies: u64, now: Time) -> Option<u64> {
     let uptime = now.0 as f64 / 1e9;
     let expected = |hz: u64| (1u64 << 32) as f64 + (uptime - 300.0) * hz as f64;
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timer_list_names_it() {
+    fn jiffies_are_read_from_the_timer_list() {
         assert_eq!(of_timer_list("  .last_jiffies   : 3\njiffies: 4296691669\n"), Some(4_296_691_669));
         assert_eq!(of_timer_list("jiffies: x"), None);
     }
@@ -80,7 +80,7 @@ mod tests {
             return coroner_lab::skip("needs /proc/timer_list (root)");
         };
         let boot = timing.at((1u64 << 32) - 300 * timing.hz);
-        assert!(boot.0 < 5_000_000_000, "{timing:?}: the kernel started {boot:?} after its own start");
+        assert!(boot.0 < 5_000_000_000, "{timing:?}: boot is placed {boot:?} after boot");
     }
 
     proptest! {

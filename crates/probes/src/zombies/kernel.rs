@@ -1,4 +1,4 @@
-//! The BPF programs, loaded, and driven until they are done.
+//! The loaded BPF programs, run until they are done.
 
 use std::error::Error;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use aya::maps::{Array, MapData, RingBuf};
 
 use super::own_fault::FaultingPage;
-use super::slots::{self, BATCH_BYTES, BATCHES, Control, FilesWords, Place, Told, WalkCounts, WalkWords};
+use super::slots::{self, BATCH_BYTES, BATCHES, Control, CssPlace, FilesWords, SlotRecord, WalkCounts, WalkWords};
 use super::{Choice, Method};
 use crate::Root;
 use crate::bpf::{Attached, Blind, KernelTypes, Object, Program, Reason, Standing, bpf_object};
@@ -22,7 +22,7 @@ fn object_of(method: Method) -> &'static [u8] {
 /// MAX_NUMNODES of any kernel (CONFIG_NODES_SHIFT is 10 at most).
 const MAX_NODES: u32 = 1024;
 
-/// The kernel holds back an event that comes too often until its next tick; a program that did not run may so be tried again.
+/// The kernel throttles an event that fires too often until the next tick, so a program that did not run is retried this often.
 const FAULTS_IN_VAIN: u32 = 500;
 
 /// The loaded programs. They run in this thread's context, so they stay with it.
@@ -30,7 +30,7 @@ pub(super) struct Kernel {
     object: Object,
     maps: Maps,
     walk: Loaded,
-    /// Loaded when it is first wanted: verifying it takes a while.
+    /// Loaded on first use: verifying it takes a while.
     files: Option<Loaded>,
     _this_thread: PhantomData<*const ()>,
 }
@@ -42,7 +42,7 @@ enum Drive {
 
 struct Loaded {
     program: Program,
-    /// To page faults of this thread.
+    /// Attached to page faults of this thread.
     _attached: Option<Attached>,
 }
 
@@ -50,7 +50,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 /// How a program's run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum RunEnd {
     Done,
     OutOfTime,
 }
@@ -88,7 +88,7 @@ impl Kernel {
         match choice {
             Choice::Only(method) => load(method),
             Choice::Best => load(Method::TestRun).or_else(|first| {
-                // What is forbidden to one is forbidden to the other; keep the first reason.
+                // If one is forbidden, so is the other; keep the first reason.
                 if first.reason == Reason::Forbidden { Err(first) } else { load(Method::PageFaults) }
             }),
         }
@@ -102,14 +102,14 @@ impl Kernel {
     }
 
     /// Walks the whole tree.
-    pub fn walk(&mut self, limit: Duration, tell: impl FnMut(Told)) -> Result<(WalkCounts, Ended), Failure> {
+    pub fn walk(&mut self, limit: Duration, tell: impl FnMut(SlotRecord)) -> Result<(WalkCounts, RunEnd), Failure> {
         self.maps.walk.set(0, slots::walk_from_the_root(), 0)?;
         let ended = self.drive(Which::Walk, limit, tell)?;
         Ok((slots::walk_counts(&self.maps.walk.get(&0, 0)?), ended))
     }
 
-    /// Looks again at one that an earlier walk told; it is told again if it is still there and dead.
-    pub fn look(&mut self, place: Place, tell: impl FnMut(Told)) -> Result<(), Failure> {
+    /// Looks again at one found by an earlier walk; it is passed to `tell` if it is still there and dead.
+    pub fn look(&mut self, place: CssPlace, tell: impl FnMut(SlotRecord)) -> Result<(), Failure> {
         let mut words = self.maps.walk.get(&0, 0)?;
         slots::look_at(&mut words, place);
         self.maps.walk.set(0, words, 0)?;
@@ -117,14 +117,14 @@ impl Kernel {
         Ok(())
     }
 
-    /// Tells the folios of up to [`slots::ITEMS`] memcgs, and their files. With each goes how many pages it has on its lists.
+    /// Passes the folios of up to [`slots::ITEMS`] memcgs and their files to `tell`. Items carry their number of listed pages.
     pub fn files(
         &mut self,
-        items: &[(Place, u64)],
+        items: &[(CssPlace, u64)],
         folios_per_list: u32,
         limit: Duration,
-        tell: impl FnMut(Told),
-    ) -> Result<(FilesWords, Ended), Failure> {
+        tell: impl FnMut(SlotRecord),
+    ) -> Result<(FilesWords, RunEnd), Failure> {
         if self.files.is_none() {
             self.files = Some(load_program(&self.object, Which::Files, self.method())?);
         }
@@ -133,7 +133,7 @@ impl Kernel {
         Ok((self.maps.files.get(&0, 0)?, ended))
     }
 
-    fn drive(&mut self, which: Which, limit: Duration, mut tell: impl FnMut(Told)) -> Result<Ended, Failure> {
+    fn drive(&mut self, which: Which, limit: Duration, mut tell: impl FnMut(SlotRecord)) -> Result<RunEnd, Failure> {
         let started = Instant::now();
         let program = match which {
             Which::Walk => &self.walk.program,
@@ -172,14 +172,14 @@ impl Kernel {
                 }
             };
             if state == which.done() {
-                return Ok(Ended::Done);
+                return Ok(RunEnd::Done);
             }
             idle = if told == 0 { idle + 1 } else { 0 };
             if idle > FAULTS_IN_VAIN {
-                return Err(format!("the BPF program `{}` does not run (state {state})", which.name()).into());
+                return Err(format!("the BPF program `{}` makes no progress (state {state})", which.name()).into());
             }
             if started.elapsed() > limit {
-                return Ok(Ended::OutOfTime);
+                return Ok(RunEnd::OutOfTime);
             }
         }
     }
@@ -187,8 +187,8 @@ impl Kernel {
 
 fn method_failed(method: Method) -> &'static str {
     match method {
-        Method::TestRun => "the kernel does not run our BPF program by BPF_PROG_TEST_RUN",
-        Method::PageFaults => "the kernel does not run our BPF program at page faults",
+        Method::TestRun => "cannot run the BPF program through BPF_PROG_TEST_RUN",
+        Method::PageFaults => "cannot run the BPF program on page faults",
     }
 }
 
@@ -212,7 +212,7 @@ fn load_maps(types: &KernelTypes, nodes: u32, method: Method) -> Result<(Object,
 fn load_object(types: &KernelTypes, nodes: u32, method: Method) -> Result<Kernel, Failure> {
     let (object, mut maps) = load_maps(types, nodes, method)?;
     let walk = load_program(&object, Which::Walk, method)?;
-    // Kernels before 5.10 may load it but cannot run it so: find out now.
+    // Kernels before 5.10 may load it but cannot run it this way: find out now.
     if let Drive::TestRun(ring) = &mut maps.drive {
         maps.walk.set(0, slots::walk_from_the_root(), 0)?;
         walk.program.run()?;
@@ -231,7 +231,7 @@ fn load_program(object: &Object, which: Which, method: Method) -> Result<Loaded,
     Ok(Loaded { program, _attached: attached })
 }
 
-/// `0-3` or `0,2-5`: one more than the last.
+/// `0-3` or `0,2-5`: the highest number plus one.
 fn possible_nodes(list: &str) -> u32 {
     let last = list.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<u32>().ok()).max();
     last.map_or(1, |n| n.saturating_add(1)).clamp(1, MAX_NODES)
@@ -241,15 +241,15 @@ fn possible_nodes(list: &str) -> u32 {
 mod tests {
     use super::*;
 
-    /// A loop over the nodes would be followed by the verifier to its end; they are steps instead.
+    /// The verifier would follow a loop over the nodes to its end, so the program takes them in steps.
     #[test]
-    fn the_verifier_bears_as_many_nodes_as_we_claim() {
+    fn the_verifier_accepts_the_maximum_number_of_nodes() {
         let Some(_lock) = coroner_lab::HostLock::take_as_root() else { return };
         let types =
             KernelTypes::of_running_kernel(&[object_of(Method::TestRun), object_of(Method::PageFaults)]).unwrap();
         for method in [Method::TestRun, Method::PageFaults] {
             let started = Instant::now();
-            // Loaded only: this machine has no lists where the last would be.
+            // Only loaded, not run: this machine has no such nodes.
             let (object, _maps) = load_maps(&types, MAX_NODES, method).unwrap();
             for which in [Which::Walk, Which::Files] {
                 load_program(&object, which, method).unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_counted_to_the_last() {
+    fn nodes_are_counted_up_to_the_highest_number() {
         for (list, nodes) in [("0", 1), ("0-3", 4), ("0,2-5", 6), ("", 1), ("0-4095", MAX_NODES), ("99999999999", 1)] {
             assert_eq!(possible_nodes(list), nodes, "{list}");
         }

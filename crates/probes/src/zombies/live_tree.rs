@@ -1,4 +1,4 @@
-//! Files of live cgroups, read while cgroups come and go.
+//! Reads files of live cgroups while cgroups come and go.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -11,30 +11,30 @@ use rustix::io::Errno;
 use super::arithmetic::{Amounts, Sums};
 use crate::cgroups::directories::{self, is_gone};
 
-/// memory.stat has some kilobytes; a file without an end is not one.
+/// memory.stat has a few kilobytes; a larger file is something else.
 const MAX_FILE: usize = 256 * 1024;
 
-/// Reads one small file after the other into one buffer.
+/// Reads small files into one reused buffer.
 #[derive(Debug)]
 pub(super) struct Files {
     buffer: Vec<u8>,
     path: Vec<u8>,
 }
 
-/// Why something about a cgroup is not known.
+/// Why something about a cgroup is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unknown {
-    /// The cgroup was removed meanwhile.
+    /// The cgroup was removed while we looked.
     Gone,
     OutOfTime,
-    /// With the file's place below the directory that was open.
+    /// With the file's path relative to the open directory.
     Unreadable(String),
 }
 
 impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unknown::Gone => f.write_str("it was removed meanwhile"),
+            Unknown::Gone => f.write_str("it was removed while being read"),
             Unknown::OutOfTime => f.write_str("out of time"),
             Unknown::Unreadable(why) => f.write_str(why),
         }
@@ -46,7 +46,7 @@ impl Files {
         Files { buffer: vec![0; 16 * 1024], path: Vec::new() }
     }
 
-    /// A file of a cgroup: of the open directory itself if `name` is empty, else of the one of that name in it.
+    /// Reads a file of the open directory if `name` is empty, else of its child `name`.
     pub fn read(&mut self, dir: BorrowedFd<'_>, name: &[u8], file: &str) -> Result<&[u8], Unknown> {
         self.path.clear();
         if !name.is_empty() {
@@ -56,13 +56,13 @@ impl Files {
         self.path.extend_from_slice(file.as_bytes());
         match read_into(&mut self.buffer, dir, &self.path) {
             Ok(length) => Ok(&self.buffer[..length]),
-            // Without the file but with its directory it is another kind of cgroup than we thought.
+            // If only the file is missing, this is another kind of cgroup than we thought.
             Err(e) if is_gone(e) && !(e == Errno::NOENT && exists(dir, name)) => Err(Unknown::Gone),
             Err(e) => Err(self.unreadable(e)),
         }
     }
 
-    /// The same, through a parser.
+    /// Reads and parses a file.
     pub fn parse<T>(
         &mut self,
         dir: BorrowedFd<'_>,
@@ -72,7 +72,7 @@ impl Files {
     ) -> Result<T, Unknown> {
         match parser(self.read(dir, name, file)?) {
             Some(value) => Ok(value),
-            None => Err(self.unreadable("it is not what it should be")),
+            None => Err(self.unreadable("unexpected content")),
         }
     }
 
@@ -80,7 +80,7 @@ impl Files {
         Unknown::Unreadable(format!("{}: {why}", String::from_utf8_lossy(&self.path)))
     }
 
-    /// Whether there is anything in a file. For lists that may be long.
+    /// Whether a file is empty, without reading all of it.
     pub fn is_empty(&mut self, dir: BorrowedFd<'_>, file: &str) -> Result<bool, Unknown> {
         let mut byte = [0u8; 16];
         let some = open(dir, file.as_bytes()).and_then(|fd| rustix::io::read(&fd, &mut byte));
@@ -93,7 +93,7 @@ impl Files {
 }
 
 fn open(dir: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd> {
-    // What should be a file may be a pipe that nobody writes into.
+    // NONBLOCK: it might be a pipe without a writer.
     openat(dir, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
@@ -116,17 +116,17 @@ fn read_into(buffer: &mut Vec<u8>, dir: BorrowedFd<'_>, path: &[u8]) -> rustix::
     }
 }
 
-/// Every cgroup has this file; a directory that was removed has none, but still links (kernfs_iop_getattr in fs/kernfs/inode.c).
+/// Every live cgroup has this file; a removed directory has none, but still links (kernfs_iop_getattr in fs/kernfs/inode.c).
 fn exists(dir: BorrowedFd<'_>, name: &[u8]) -> bool {
     let name = if name.is_empty() { b"." } else { name };
     statat(dir, directories::join(name, b"cgroup.procs"), AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
-/// What a cgroup has below it that none of its live children has.
+/// What is charged below a cgroup, minus what its live children account for.
 ///
-/// Its sums are read before and after those of its children, and the lesser counts: a child that comes in between is in the list
-/// but not in the first sum, one that goes is not in the last. So what moves meanwhile makes the answer too small rather than
-/// too large, and what rests is told exactly.
+/// Its sums are read before and after its children's, and the smaller reading counts: a child created in between is missing in
+/// the first, one removed is missing in the second. So changes during the read make the result too small, never too large;
+/// without changes it is exact.
 pub(super) fn below_and_not_in_children(
     top: &OwnedFd,
     path: &[u8],
@@ -134,7 +134,7 @@ pub(super) fn below_and_not_in_children(
     mut sums_of: impl FnMut(BorrowedFd<'_>, &[u8]) -> Result<Sums, Unknown>,
 ) -> Result<Amounts, Unknown> {
     let unreadable =
-        |e: Errno| if is_gone(e) { Unknown::Gone } else { Unknown::Unreadable(format!("cannot be listed: {e}")) };
+        |e: Errno| if is_gone(e) { Unknown::Gone } else { Unknown::Unreadable(format!("cannot list it: {e}")) };
     let dir = directories::open_below(top, path).map_err(unreadable)?;
     let dir = dir.as_fd();
     let before = sums_of(dir, b"")?.below();
@@ -147,7 +147,7 @@ pub(super) fn below_and_not_in_children(
         }
         match sums_of(dir, name.to_bytes()) {
             Ok(sums) => children = children.plus(sums.all),
-            // What it held is gone with it, or is now held by something dead; the sum that is read last knows.
+            // Its memory was freed with it, or is now held by a dead cgroup; the second reading accounts for either.
             Err(Unknown::Gone) => {}
             Err(e) => {
                 failed = Some(e);
@@ -163,12 +163,12 @@ pub(super) fn below_and_not_in_children(
     Ok(before.least(sums_of(dir, b"")?.below()).less(children))
 }
 
-/// The directories that a walk found, as little of each as is needed to find it again.
+/// The directories found by a walk, stored as parent and name.
 #[derive(Debug)]
 pub(super) struct Places(Vec<(u32, Box<[u8]>)>);
 
 impl Places {
-    /// The top alone.
+    /// Contains only the top.
     pub fn new() -> Places {
         Places(vec![(0, Box::default())])
     }
@@ -177,7 +177,7 @@ impl Places {
         self.0.push((directory.parent, directory.name.to_bytes().into()));
     }
 
-    /// Below the top.
+    /// Path below the top.
     pub fn path(&self, number: usize) -> Vec<u8> {
         let mut names = Vec::new();
         let mut at = number;

@@ -1,5 +1,5 @@
-//! Dead memory cgroups, as well as they can be seen here: by a walk over the kernel's own lists, or by what its files say of the
-//! living. The best way that works is taken, and each better one is named with the reason why it does not.
+//! Dead memory cgroups, by the best method that works here: a walk over the kernel's own lists, or arithmetic on the files of
+//! live cgroups. Each better method is reported with the reason why it failed.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -21,9 +21,9 @@ use crate::root::now;
 pub struct LookOptions {
     pub root: Root,
     pub bpf: Bpf,
-    /// Also find the files that keep them.
+    /// Also find the files that pin them.
     pub pins: bool,
-    /// No step goes on for longer; what is missing then is told in [`ZombieScan::truncated`].
+    /// Each step stops after this; [`ZombieScan::truncated`] says what is missing.
     pub time_limit: Duration,
 }
 
@@ -35,25 +35,25 @@ impl Default for LookOptions {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Bpf {
-    /// The better of the two ways to run the programs.
+    /// The better of the two methods that works.
     #[default]
     Best,
     Only(Method),
-    /// Not at all.
+    /// Do not use BPF.
     No,
 }
 
-/// A removed cgroup needs so long to go if nothing holds it: two RCU grace periods and a few turns of a work queue.
+/// How long freeing a removed cgroup takes if nothing pins it: two RCU grace periods and a few work queue turns.
 const GOING: Duration = Duration::from_millis(60);
 
-/// Counters are added up in per-CPU batches of 32 pages before, and by rstat from then on (mm/memcontrol.c).
+/// Before this, counters are propagated in per-CPU batches of 32 pages; since then by rstat (mm/memcontrol.c).
 const BATCHES_BEFORE: (u32, u32) = (5, 13);
 
-/// Slab objects of a dead cgroup are given to its parent from then on.
+/// Since then the slab objects of a dead cgroup move to its parent.
 const SLAB_STAYS_BEFORE: (u32, u32) = (5, 9);
 
-/// Looks for dead memory cgroups once. `None` only if not even their number, or that of all, can be seen; `evidence` says why, as
-/// it says of everything else that is missing.
+/// Looks for dead memory cgroups once. `None` only if neither their number nor the total can be read. `evidence` says why, as for
+/// everything else that is missing.
 pub fn look(options: &LookOptions, evidence: &mut Evidence) -> Option<ZombieScan> {
     let mut instead_of = Vec::new();
     let choice = match options.bpf {
@@ -62,7 +62,7 @@ pub fn look(options: &LookOptions, evidence: &mut Evidence) -> Option<ZombieScan
         Bpf::No => None,
     };
     let (why, how_to_see) = match choice {
-        None => ("BPF was not to be used".to_owned(), "run without --no-bpf".to_owned()),
+        None => ("BPF is turned off (--no-bpf)".to_owned(), "run without --no-bpf".to_owned()),
         Some(method) => {
             let scan_options = ScanOptions {
                 root: options.root.clone(),
@@ -83,7 +83,7 @@ pub fn look(options: &LookOptions, evidence: &mut Evidence) -> Option<ZombieScan
     };
     evidence.unseen(
         probe::ZOMBIES,
-        "names and ages of dead memory cgroups, and the files that keep them",
+        "names and ages of dead memory cgroups, and the files that pin them",
         why.clone(),
         how_to_see.clone(),
     );
@@ -95,13 +95,13 @@ pub fn look(options: &LookOptions, evidence: &mut Evidence) -> Option<ZombieScan
     by_files(options, instead_of, evidence)
 }
 
-/// What the walk found, moved and not copied: there may be tens of thousands.
+/// Converts the result of a walk without copying: there may be tens of thousands.
 pub(crate) fn by_name(scan: Scan) -> ZombieScan {
     let (files, holds, files_unseen) = match scan.pins {
-        None => (Vec::new(), Vec::new(), Some("the files were not asked for".to_owned())),
+        None => (Vec::new(), Vec::new(), Some("files were not requested".to_owned())),
         Some(Err(why)) => (Vec::new(), Vec::new(), Some(why)),
         Some(Ok(pins)) => {
-            let late = pins.truncated.then(|| "not all zombies were looked at for files: out of time".to_owned());
+            let late = pins.truncated.then(|| "out of time: not all dead cgroups were searched for files".to_owned());
             (pins.files, pins.holds, late)
         }
     };
@@ -129,12 +129,12 @@ pub(crate) fn by_name(scan: Scan) -> ZombieScan {
 
 fn note_files_unseen(scan: &ZombieScan, options: &LookOptions, evidence: &mut Evidence) {
     if let Some(why) = scan.files_unseen.as_ref().filter(|_| options.pins) {
-        let how = "look again when the node is less busy";
-        evidence.unseen(probe::ZOMBIES, "all the files that keep dead memory cgroups", why, how);
+        let how = "run again when the node is less busy";
+        evidence.unseen(probe::ZOMBIES, "all files that pin dead memory cgroups", why, how);
     }
     if let Some(why) = &scan.truncated {
-        let how = "look again when the node is less busy; what lies deeper than 63 levels is not reached";
-        evidence.unseen(probe::ZOMBIES, "all the dead memory cgroups", why, how);
+        let how = "run again when the node is less busy; cgroups nested deeper than 63 levels are never reached";
+        evidence.unseen(probe::ZOMBIES, "all dead memory cgroups", why, how);
     }
 }
 
@@ -142,7 +142,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What the ways without BPF stand on.
+/// What the methods without BPF work on.
 #[derive(Debug)]
 pub(super) struct Ground<'l> {
     pub memory: &'l Hierarchy,
@@ -150,24 +150,24 @@ pub(super) struct Ground<'l> {
     pub top: &'l OwnedFd,
     pub started: Instant,
     pub until: Instant,
-    /// The kernel memory of a dead cgroup stays its own.
+    /// A dead cgroup keeps its kernel memory.
     pub slab_stays: bool,
 }
 
 impl Ground<'_> {
-    /// Waits until what was removed before the look began is gone, unless something holds it.
+    /// Waits until cgroups removed before the look began are freed, unless something pins them.
     pub fn let_go(&self) {
         let left = GOING.saturating_sub(self.started.elapsed());
         std::thread::sleep(left.min(self.until.saturating_duration_since(Instant::now())));
     }
 }
 
-/// Several things of which one or a few are named.
+/// A count of things, of which the first few are named.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Lines {
     pub count: u64,
     named: Vec<String>,
-    /// Why, of the first.
+    /// The reason for the first.
     pub why: String,
 }
 
@@ -195,7 +195,7 @@ impl fmt::Display for Lines {
     }
 }
 
-/// What a way without BPF found out.
+/// The result of a method without BPF.
 struct Seen {
     method: ZombieMethod,
     version: u8,
@@ -211,7 +211,7 @@ fn by_files(options: &LookOptions, mut instead_of: Vec<TriedInVain>, evidence: &
     let mut notes = Notes { evidence, better };
     let kernel = root.read_line("/proc/sys/kernel/osrelease").as_deref().and_then(parse_release);
 
-    // The probe of cgroups tells what is amiss with the mounts; here it is only the reason for something else.
+    // The cgroups probe reports problems with the mounts; here they only serve as a reason.
     let mut aside = Evidence::default();
     let mounts = mounts::find(root, &mut aside);
     let memory = match mounts::with_controller(root, &mounts, "memory") {
@@ -303,7 +303,7 @@ fn v2(root: &Root, ground: &Ground<'_>, instead_of: &mut Vec<TriedInVain>, notes
     let found = match v2_counts::look(ground, dangerous.is_none()) {
         Ok(found) => found,
         Err(why) => {
-            let how_to_see = "Linux 4.14 or later, and a cgroup file system that may be read".to_owned();
+            let how_to_see = "use Linux 4.14 or later, with a readable cgroup file system".to_owned();
             instead_of.push(TriedInVain { method: ZombieMethod::CgroupStat.as_str().to_owned(), why, how_to_see });
             let first = count::count(root, ground.memory, ground.top, ground.until);
             return by_count(first, root, ground, notes);
@@ -319,9 +319,9 @@ fn v2(root: &Root, ground: &Ground<'_>, instead_of: &mut Vec<TriedInVain>, notes
     }
     for (kind, parents) in &found.unheld {
         let why = match kind {
-            NotTold::OwnProcesses => "cgroup v2 does not tell it from what the processes there hold".to_owned(),
+            NotTold::OwnProcesses => "cgroup v2 adds the memory of the parent's own processes to it".to_owned(),
             NotTold::NoController => {
-                "the children there have no memory controller, so their memory is charged to the parent".to_owned()
+                "the parent's children have no memory controller, so their memory is charged to the parent".to_owned()
             }
             NotTold::Unreadable if dangerous.is_some() => continue,
             NotTold::Unreadable => parents.why.clone(),
@@ -352,12 +352,12 @@ fn v2(root: &Root, ground: &Ground<'_>, instead_of: &mut Vec<TriedInVain>, notes
 fn v1(root: &Root, ground: &Ground<'_>, instead_of: &mut Vec<TriedInVain>, notes: &mut Notes<'_>) -> Seen {
     instead_of.push(TriedInVain {
         method: ZombieMethod::CgroupStat.as_str().to_owned(),
-        why: "the memory controller is in cgroup v1, which counts the dead for the whole node only".to_owned(),
-        how_to_see: "cgroup v2 (systemd.unified_cgroup_hierarchy=1)".to_owned(),
+        why: "the memory controller is on cgroup v1, which counts dead cgroups only for the whole node".to_owned(),
+        how_to_see: "switch to cgroup v2 (boot with systemd.unified_cgroup_hierarchy=1)".to_owned(),
     });
     let count = count::count(root, ground.memory, ground.top, ground.until);
     let sums = match why_not_read_sums(root, count::tracked(root).unwrap_or_default()) {
-        Some(why) => Err((why, "a kernel from 5.2 on")),
+        Some(why) => Err((why, "use Linux 5.2 or later")),
         None => v1_sums::look(ground).map_err(|why| (why, "run as root, with the host's /sys/fs/cgroup")),
     };
     let mut seen = by_count(count, root, ground, notes);
@@ -373,12 +373,12 @@ fn v1(root: &Root, ground: &Ground<'_>, instead_of: &mut Vec<TriedInVain>, notes
         Ok(found) => {
             notes.not_by_parent();
             if let Some(why) = &found.unreadable_why {
-                notes.held(&format!("dead memory cgroups below {} parents", found.unreadable), why.clone());
+                notes.held(&format!("dead memory cgroups (parents affected: {})", found.unreadable), why.clone());
             }
             if found.flat > 0 {
                 notes.held(
-                    &format!("dead memory cgroups below {} parents", found.flat),
-                    "their memory.use_hierarchy is 0: they do not count what is below them".to_owned(),
+                    &format!("dead memory cgroups (parents affected: {})", found.flat),
+                    "memory.use_hierarchy is 0: the parent's counters exclude its children".to_owned(),
                 );
             }
             seen.method = ZombieMethod::MemoryStat;
@@ -392,7 +392,7 @@ fn v1(root: &Root, ground: &Ground<'_>, instead_of: &mut Vec<TriedInVain>, notes
     seen
 }
 
-/// A second count, and the lesser of both: what is only just going may go in between.
+/// Counts again and takes the smaller count, so that cgroups that are just being freed are not counted.
 fn by_count(mut count: Count, root: &Root, ground: &Ground<'_>, notes: &mut Notes<'_>) -> Seen {
     if count.dead.is_some_and(|dead| dead > 0) {
         ground.let_go();
@@ -414,13 +414,13 @@ fn by_count(mut count: Count, root: &Root, ground: &Ground<'_>, notes: &mut Note
 }
 
 fn part(memory: &Hierarchy) -> String {
-    format!("only the cgroups below {} were looked at: {} shows no others", memory.full_path(""), memory.mount_point)
+    format!("only cgroups below {} were scanned: {} shows no others", memory.full_path(""), memory.mount_point)
 }
 
-/// Says what is missing.
+/// Notes what is missing.
 struct Notes<'e> {
     evidence: &'e mut Evidence,
-    /// How the kernel itself could be asked.
+    /// How to make the BPF method work.
     better: String,
 }
 
@@ -433,7 +433,7 @@ impl Notes<'_> {
         self.evidence.unseen(
             probe::ZOMBIES,
             "dead memory cgroups outside this container",
-            format!("{} shows only a part of the node's hierarchy", memory.mount_point),
+            format!("{} shows only part of the node's hierarchy", memory.mount_point),
             "run on the host, or with its cgroup namespace and /sys/fs/cgroup (docker run --cgroupns=host)",
         );
     }
@@ -442,22 +442,21 @@ impl Notes<'_> {
         self.evidence.unseen(
             probe::ZOMBIES,
             "how many dead memory cgroups each parent has, and parents whose dead hold only kernel memory",
-            "cgroup v1 counts them for the whole node only; what they hold is worked out from memory.stat of the live ones",
+            "cgroup v1 counts them only for the whole node; what they hold is derived from memory.stat of live cgroups",
             &self.better,
         );
     }
 
     fn any_kind(&mut self, without_memory: u64) {
         let mut why =
-            "this kernel counts dead cgroups of any kind together (nr_dying_subsys_memory is there from 6.12)";
+            "this kernel counts dead cgroups of any kind together (nr_dying_subsys_memory exists since Linux 6.12)";
         let told;
         if without_memory > 0 {
-            told = format!(
-                "{why}; {without_memory} of them died below parents that give no memory controller to their children"
-            );
+            told =
+                format!("{why}; below parents that do not enable the memory controller for children: {without_memory}");
             why = &told;
         }
-        self.evidence.unseen(probe::ZOMBIES, "whether all the dead are memory cgroups", why, &self.better);
+        self.evidence.unseen(probe::ZOMBIES, "whether all dead cgroups are memory cgroups", why, &self.better);
     }
 
     fn uncounted(&mut self, parents: &Lines) {
@@ -473,8 +472,8 @@ impl Notes<'_> {
         if method != ZombieMethod::Count && kernel.is_some_and(|k| k < BATCHES_BEFORE) {
             self.evidence.unseen(
                 probe::ZOMBIES,
-                "up to 32 pages that each dead memory cgroup holds, of each kind and for each core",
-                "before Linux 5.13 a cgroup passes what it holds on to its parent's sums only in such batches",
+                "up to 32 pages of each kind per core in each dead memory cgroup",
+                "before Linux 5.13 a cgroup's counts reach its parent's sums only in batches of 32 pages",
                 &self.better,
             );
         }

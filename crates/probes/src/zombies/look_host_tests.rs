@@ -1,10 +1,10 @@
-//! On the node itself, as root: real dead cgroups, and what can be said of them without BPF.
+//! On the live node, as root: real dead cgroups, seen without BPF.
 
 use super::look::Ground;
 use super::*;
 use crate::cgroups::directories;
 use crate::cgroups::mounts::Hierarchy;
-use coroner_evidence::{DeadBelow, Evidence, Held, ZombieMethod, ZombieScan};
+use coroner_evidence::{Charged, DeadBelow, Evidence, ZombieMethod, ZombieScan};
 use coroner_lab::{Cgroup, HostLock, TmpfsMount};
 use rustix::thread::CapabilitySet;
 use std::hash::{BuildHasher, RandomState};
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// A tmpfs whose pages keep what is made below the parents. Dropped first, so that the dead go before their parents.
+/// A tmpfs whose pages pin what is created below the parents. Dropped first, so that the dead are freed before their parents.
 struct Scene {
     tmpfs: TmpfsMount,
     home: Cgroup,
@@ -47,7 +47,7 @@ impl Scene {
         Some(Scene { tmpfs, home, parents, _lock: lock })
     }
 
-    /// A shell joins a new child, writes a page into the tmpfs, leaves and removes the child; so often.
+    /// A shell joins a new child, writes a page into the tmpfs, leaves and removes the child, `count` times.
     fn leak(&self, parent: &Path, count: u64) {
         let script = format!("i=0; while [ $i -lt {count} ]; do {LEAK_ONE}; i=$((i+1)); done");
         let status = self.shell(parent, &script).status().unwrap();
@@ -61,7 +61,7 @@ impl Scene {
         shell
     }
 
-    /// So many pages, charged to a cgroup that lives.
+    /// Charges pages to a live cgroup.
     fn fill(&self, cgroup: &Path, name: &str, pages: u64) {
         let script = format!(
             "echo $$ > \"$0/cgroup.procs\" && dd if=/dev/zero of=\"$1/{name}\" bs={} count={pages} status=none; \
@@ -94,9 +94,9 @@ fn look_without_bpf() -> (ZombieScan, Evidence) {
     (scan.expect("this node has memory cgroups"), evidence)
 }
 
-fn held(scan: &ZombieScan, parent: &str) -> Option<Held> {
+fn held(scan: &ZombieScan, parent: &str) -> Option<Charged> {
     let found: Vec<&DeadBelow> = scan.below.iter().filter(|b| b.parent == parent).collect();
-    assert!(found.len() < 2, "told twice: {found:?}");
+    assert!(found.len() < 2, "reported twice: {found:?}");
     found.first().and_then(|b| b.held)
 }
 
@@ -105,14 +105,14 @@ fn pages(scan: &ZombieScan, parent: &str) -> u64 {
     held(scan, parent).and_then(|h| h.shmem).unwrap_or(0) / page()
 }
 
-/// The same by the walk over the kernel's lists.
+/// The same from the walk over the kernel's lists.
 fn pages_by_name(scan: &ZombieScan, parent: &str) -> (u64, u64) {
     let children = scan.zombies.iter().filter(|z| z.path.rsplit_once('/').is_some_and(|(p, _)| p == parent));
     children.fold((0, 0), |(n, bytes), z| (n + 1, bytes + z.held.shmem.unwrap_or(0) / page()))
 }
 
 #[test]
-fn the_parents_are_told_to_the_page_without_bpf() {
+fn parents_are_exact_to_the_page_without_bpf() {
     let Some(scene) = Scene::set("arithmetic", 3) else { return };
     let [one, two, bystander] = &scene.parents[..] else { unreachable!() };
     let inner = one.child("service").unwrap();
@@ -120,7 +120,7 @@ fn the_parents_are_told_to_the_page_without_bpf() {
     scene.leak(one.dir(), 150);
     scene.leak(innermost.dir(), 40);
     scene.leak(two.dir(), 77);
-    // What lives holds memory as well: a parent itself, with a process of its own, and children at each level.
+    // Live cgroups hold memory too: a parent with a process of its own, and children at each level.
     scene.fill(two.dir(), "own", 300);
     scene.fill(inner.dir(), "inner", 200);
     scene.fill(innermost.dir(), "innermost", 100);
@@ -130,8 +130,8 @@ fn the_parents_are_told_to_the_page_without_bpf() {
 
     let expected =
         [(one.path(), 150), (innermost.path(), 40), (two.path(), 77), (inner.path(), 0), (bystander.path(), 0)];
-    // The kernel adds up its counters every two seconds.
-    wait_for("all are told to the page", || {
+    // The kernel sums its counters every two seconds.
+    wait_for("all are exact to the page", || {
         let (scan, _) = look_without_bpf();
         expected.iter().all(|(parent, count)| pages(&scan, parent) == *count)
     });
@@ -157,7 +157,7 @@ fn the_parents_are_told_to_the_page_without_bpf() {
     let _ = own.wait();
     let parents = [one.path(), innermost.path(), two.path()];
     drop(scene.tmpfs);
-    wait_for("nothing is told when nothing is held", || {
+    wait_for("nothing is reported when nothing is held", || {
         let (scan, _) = look_without_bpf();
         parents.iter().all(|parent| pages(&scan, parent) == 0)
     });
@@ -173,14 +173,14 @@ impl Drop for Ended {
 }
 
 #[test]
-fn while_cgroups_come_and_go_nothing_that_lives_is_told_as_dead() {
+fn under_churn_no_live_cgroup_is_counted_as_dead() {
     let Some(scene) = Scene::set("coming", 1) else { return };
     let parent = &scene.parents[0];
     let live = parent.child("live").unwrap();
     scene.fill(live.dir(), "live", 2000);
     scene.leak(parent.dir(), 25);
-    wait_for("those that stay are told", || pages(&look_without_bpf().0, &parent.path()) == 25);
-    // Three of four go at once, every fourth is kept for a while, at most twenty at a time.
+    wait_for("the steady dead are counted", || pages(&look_without_bpf().0, &parent.path()) == 25);
+    // Three of four are freed at once, every fourth is pinned for a while, at most twenty at a time.
     let script = "i=0; while :; do z=churn-$i; mkdir \"$0/$z\" && echo $$ > \"$0/$z/cgroup.procs\" || exit 1; \
         [ $((i%4)) != 0 ] || echo x > \"$1/$z\"; echo $$ > \"$2/cgroup.procs\"; \
         n=0; until rmdir \"$0/$z\" 2>/dev/null; do n=$((n+1)); [ $n -lt 1000 ] || exit 2; done; \
@@ -191,9 +191,9 @@ fn while_cgroups_come_and_go_nothing_that_lives_is_told_as_dead() {
     while started.elapsed() < Duration::from_secs(4) || looks < 10 {
         let (scan, _) = look_without_bpf();
         let told = pages(&scan, &parent.path());
-        // As much as the kernel keeps to itself before it adds up: 64 pages for each core.
+        // What the kernel batches before it sums: 64 pages per core.
         let slack = 64 * std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-        assert!(told <= 25 + 21 + slack, "{told} pages: those of the live child are among them");
+        assert!(told <= 25 + 21 + slack, "{told} pages include those of the live child");
         assert_eq!(held(&scan, &live.path()), None);
         most = most.max(told);
         looks += 1;
@@ -202,7 +202,7 @@ fn while_cgroups_come_and_go_nothing_that_lives_is_told_as_dead() {
     assert!(most >= 20, "the steady dead were lost");
 }
 
-/// Where v2 has no memory controller, as on hybrid nodes, it still counts: a socket keeps the cgroup that it was made in.
+/// v2 counts them even without a memory controller, as on hybrid nodes: a socket pins the cgroup it was created in.
 #[test]
 fn v2_counts_the_dead_by_parent() {
     let Some(_lock) = HostLock::take_as_root() else { return };
@@ -215,7 +215,7 @@ fn v2_counts_the_dead_by_parent() {
     };
     let inner = outer.child("inner").unwrap();
     let home = outer.child("home").unwrap();
-    // Bash opens a socket in each, connected to nobody, and keeps it until its input ends.
+    // Bash opens an unconnected socket in each and keeps it until its input ends.
     let script = "for z in $0/z{1..7} $1/z{1..4}; do mkdir $z && echo $$ > $z/cgroup.procs && exec {fd}<>/dev/udp/127.0.0.1/9 \
         && echo $$ > $2/cgroup.procs && rmdir $z || exit 1; done; echo made; read end";
     let mut bash = Command::new("bash");
@@ -240,19 +240,19 @@ fn v2_counts_the_dead_by_parent() {
     };
     let found = look();
     if counted(&found, &outer).is_none() {
-        return coroner_lab::skip("sockets keep no cgroups on this kernel");
+        return coroner_lab::skip("sockets pin no cgroups on this kernel");
     }
     assert_eq!(counted(&found, &outer), Some((Some(7), None)), "{found:?}");
     assert_eq!(counted(&found, &inner), Some((Some(4), None)), "{found:?}");
     assert!(found.of_any_kind && found.perhaps_without_memory >= 11 && found.dead >= 11, "{found:?}");
     drop(keeper);
-    wait_for("they are gone with the sockets", || {
+    wait_for("they are freed with the sockets", || {
         let found = look();
         counted(&found, &outer).is_none() && counted(&found, &inner).is_none()
     });
 }
 
-/// Runs in a thread of its own that keeps only these capabilities.
+/// Runs in a new thread that keeps only these capabilities.
 fn with_capabilities<T: Send + 'static>(keep: CapabilitySet, run: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
         let sets = rustix::thread::CapabilitySets { effective: keep, permitted: keep, inheritable: keep };
@@ -263,11 +263,11 @@ fn with_capabilities<T: Send + 'static>(keep: CapabilitySet, run: impl FnOnce() 
 }
 
 #[test]
-fn without_the_capability_there_is_an_answer_and_the_reason() {
+fn without_the_capability_there_is_a_result_and_the_reason() {
     let Some(scene) = Scene::set("powerless", 1) else { return };
     let parent = scene.parents[0].path();
     scene.leak(scene.parents[0].dir(), 33);
-    wait_for("they are told", || pages(&look_without_bpf().0, &parent) == 33);
+    wait_for("they are counted", || pages(&look_without_bpf().0, &parent) == 33);
     let all = rustix::thread::capabilities(None).unwrap().permitted;
     let without = all - (CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN);
     for (keep, bpf, method) in [

@@ -1,4 +1,4 @@
-//! Trees in a directory: v2, containers, old kernels, whatever this node is not.
+//! Fake trees in a directory: v2, containers, old kernels, whatever this node is not.
 
 use super::*;
 use coroner_evidence::{DeadBelow, Evidence, ZombieMethod, ZombieScan, probe};
@@ -47,7 +47,7 @@ fn whys(evidence: &Evidence) -> String {
     evidence.unseen.iter().map(|u| format!("{}: {} ({})\n", u.what, u.why, u.how_to_see)).collect()
 }
 
-/// Parent, dead, and bytes of shared memory and of files.
+/// Parent, number of dead, bytes of shared memory and of files.
 type Line<'s> = (&'s str, Option<u64>, Option<(u64, u64)>);
 
 fn below(scan: &ZombieScan) -> Vec<Line<'_>> {
@@ -58,7 +58,7 @@ fn below(scan: &ZombieScan) -> Vec<Line<'_>> {
 const RELEASE: (&str, &str) = ("proc/sys/kernel/osrelease", "6.12.0\n");
 const V2_MOUNT: &str = "30 23 0:26 / /cg rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
-/// memory.stat of v2 with so much of shared memory, other page cache and anonymous memory.
+/// A v2 memory.stat with this much shared memory, other page cache and anonymous memory.
 fn v2_stat(shmem: u64, file: u64, anon: u64) -> String {
     format!(
         "anon {anon}\nfile {}\nkernel 5000\nslab 400\nkernel_stack 50\nshmem {shmem}\ninactive_anon {}\nactive_anon 0\n\
@@ -117,15 +117,15 @@ fn v2_names_the_parents_with_count_and_bytes() {
     assert!(scan.files_unseen.is_some());
     let whys = whys(&evidence);
     assert!(whys.contains("names and ages of dead memory cgroups"), "{whys}");
-    assert!(whys.contains("below / hold: cgroup v2 does not tell it from what the processes there hold"), "{whys}");
+    assert!(whys.contains("below / hold: cgroup v2 adds the memory of the parent's own processes to it"), "{whys}");
 }
 
 #[test]
-fn kernel_memory_is_the_deads_only_before_it_was_handed_to_parents() {
+fn dead_cgroups_keep_kernel_memory_only_on_old_kernels() {
     let tree = v2();
     tree.write(RELEASE.0, "5.4.0-1103-aws\n");
     let (scan, evidence) = tree.look();
-    // 450 of the parent's own file, less twice 450 of the children, is no less than nothing.
+    // 450 in the parent's file minus twice 450 in the children's saturates at 0.
     assert_eq!(scan.unwrap().below[0].held.unwrap().kernel, Some(0));
     assert!(whys(&evidence).contains("up to 32 pages"), "{}", whys(&evidence));
     tree.write("cg/agent/memory.stat", v2_stat(10_000, 5000, 300).replace("slab 400", "slab 9400"));
@@ -133,7 +133,7 @@ fn kernel_memory_is_the_deads_only_before_it_was_handed_to_parents() {
 }
 
 #[test]
-fn before_6_12_dead_cgroups_of_any_kind_are_counted_and_it_is_said() {
+fn before_6_12_dead_cgroups_of_any_kind_are_counted_and_reported_as_such() {
     let tree = v2();
     for (path, dying, live) in
         [("", 305, 5), ("agent", 300, 4), ("agent/pod", 40, 1), ("agent/pod/main", 0, 0), ("agent/side", 0, 0)]
@@ -141,24 +141,24 @@ fn before_6_12_dead_cgroups_of_any_kind_are_counted_and_it_is_said() {
         let text = format!("nr_descendants {live}\nnr_dying_descendants {dying}\n");
         tree.write(&format!("cg/{path}/cgroup.stat"), text);
     }
-    // This one gives its children no memory controller.
+    // Does not enable the memory controller for its children.
     tree.write("cg/agent/pod/cgroup.subtree_control", "pids\n");
     let (scan, evidence) = tree.look();
     let scan = scan.unwrap();
-    // The root, agent, pod and side have one; main has not.
+    // The root, agent, pod and side have one; main does not.
     assert_eq!((scan.live, scan.dead, scan.tracked), (Some(4), Some(305), Some(309)));
     assert_eq!(
         below(&scan),
         [("/agent", Some(260), Some((6000, 1000))), ("/agent/pod", Some(40), None), ("/", Some(5), None)]
     );
     let whys = whys(&evidence);
-    assert!(whys.contains("40 of them died below parents that give no memory controller"), "{whys}");
-    assert!(whys.contains("below /agent/pod hold: the children there have no memory controller"), "{whys}");
+    assert!(whys.contains("below parents that do not enable the memory controller for children: 40"), "{whys}");
+    assert!(whys.contains("below /agent/pod hold: the parent's children have no memory controller"), "{whys}");
 }
 
 #[test]
-fn what_cannot_be_read_is_dropped_with_its_reason_and_the_rest_stays() {
-    // A child's sums: then its parent's arithmetic is unknown, the count is not.
+fn what_cannot_be_read_is_reported_and_the_rest_stays() {
+    // A child's sums: the parent's bytes are unknown, its count is not.
     let tree = v2();
     tree.remove("cg/agent/side/memory.stat");
     std::fs::create_dir(tree.0.path().join("cg/agent/side/memory.stat")).unwrap();
@@ -168,7 +168,7 @@ fn what_cannot_be_read_is_dropped_with_its_reason_and_the_rest_stays() {
     assert_eq!(below(&scan)[1], ("/agent/pod", Some(40), Some((2000, 0))));
     assert!(whys(&evidence).contains("below /agent hold: side/memory.stat"), "{}", whys(&evidence));
 
-    // A child's count: then its parent's is unknown, but not that of the whole.
+    // A child's count: its parent's is unknown, the total is not.
     let tree = v2();
     tree.write("cg/agent/side/cgroup.stat", "nr_descendants 0\n");
     let (scan, evidence) = tree.look();
@@ -177,7 +177,7 @@ fn what_cannot_be_read_is_dropped_with_its_reason_and_the_rest_stays() {
     assert!(!below(&scan).iter().any(|b| b.0 == "/agent"), "{:?}", scan.below);
     assert!(whys(&evidence).contains("how many dead cgroups are below /agent"), "{}", whys(&evidence));
 
-    // A pipe in place of a file keeps nobody waiting.
+    // A pipe in place of a file does not block.
     let tree = v2();
     tree.remove("cg/agent/side/memory.stat");
     let made = std::process::Command::new("mkfifo").arg(tree.0.path().join("cg/agent/side/memory.stat")).status();
@@ -196,7 +196,7 @@ fn more_in_the_children_than_in_the_parent_is_never_negative() {
 }
 
 #[test]
-fn a_part_of_the_hierarchy_is_named_a_part() {
+fn a_partial_hierarchy_is_reported_as_such() {
     let tree = v2();
     tree.write("cg/cgroup.events", "populated 1\n");
     let (scan, evidence) = tree.look();
@@ -207,7 +207,7 @@ fn a_part_of_the_hierarchy_is_named_a_part() {
 }
 
 #[test]
-fn v2_without_counts_falls_back_to_proc_cgroups_less_directories() {
+fn v2_without_counts_falls_back_to_proc_cgroups_minus_directories() {
     let tree = v2();
     tree.write("cg/cgroup.stat", "");
     tree.write("proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\nmemory\t0\t905\t1\n");
@@ -231,7 +231,7 @@ fn v1_kinds(prefix: &str, shmem: u64, file: u64) -> String {
     )
 }
 
-/// memory.stat of v1: what is charged to itself, and with everything below.
+/// A v1 memory.stat: charged to the cgroup itself, and including everything below.
 fn v1_stat(own: (u64, u64), all: (u64, u64)) -> String {
     v1_kinds("", own.0, own.1) + &v1_kinds("total_", all.0, all.1)
 }
@@ -258,7 +258,7 @@ fn v1() -> Tree {
 }
 
 #[test]
-fn v1_tells_the_dead_from_the_parents_own_memory() {
+fn v1_separates_the_dead_from_the_parents_own_memory() {
     let (scan, evidence) = v1().look();
     let scan = scan.unwrap();
     assert_eq!((scan.method, scan.version), (ZombieMethod::MemoryStat, 1));
@@ -266,7 +266,7 @@ fn v1_tells_the_dead_from_the_parents_own_memory() {
     let expected =
         [("/agent", None, Some((7200, 350))), ("/agent/live", None, Some((300, 0))), ("/leaf", None, Some((0, 50)))];
     assert_eq!(below(&scan), expected);
-    assert_eq!(scan.below[0].held.unwrap().swap, None, "the files do not tell");
+    assert_eq!(scan.below[0].held.unwrap().swap, None, "not in the files");
     let tried: Vec<&str> = scan.instead_of.iter().map(|t| t.method.as_str()).collect();
     assert_eq!(tried, ["bpf", "cgroup-stat"]);
     let whys = whys(&evidence);
@@ -298,7 +298,7 @@ fn v1_in_a_container_has_bytes_but_no_count() {
 }
 
 #[test]
-fn parents_that_do_not_count_their_children_are_named_as_such() {
+fn parents_that_do_not_count_their_children_are_reported() {
     let tree = v1();
     tree.write("cg/memory.use_hierarchy", "0\n");
     tree.write("cg/agent/memory.use_hierarchy", "1\n");
@@ -308,11 +308,11 @@ fn parents_that_do_not_count_their_children_are_named_as_such() {
     let (scan, evidence) = tree.look();
     let expected = [("/agent", None, Some((7200, 350))), ("/agent/live", None, Some((300, 0)))];
     assert_eq!(below(&scan.unwrap()), expected);
-    assert!(whys(&evidence).contains("below 2 parents hold: their memory.use_hierarchy is 0"), "{}", whys(&evidence));
+    assert!(whys(&evidence).contains("(parents affected: 2) hold: memory.use_hierarchy is 0"), "{}", whys(&evidence));
 }
 
 #[test]
-fn sums_that_would_hurt_the_node_are_not_read() {
+fn sums_too_expensive_to_read_are_not_read() {
     let tree = v1();
     tree.write(RELEASE.0, "4.19.0-20-amd64\n");
     tree.write("proc/cgroups", "memory\t4\t68680\t1\n");
@@ -335,18 +335,18 @@ fn sums_that_would_hurt_the_node_are_not_read() {
 }
 
 #[test]
-fn v1_parents_whose_sums_cannot_be_read_are_told_as_such() {
+fn v1_parents_with_unreadable_sums_are_reported() {
     let tree = v1();
     tree.write("cg/agent/live/inner/memory.stat", "cache many\n");
     let (scan, evidence) = tree.look();
     // Neither inner nor its parent can be worked out.
     let expected = [("/agent", None, Some((7200, 350))), ("/leaf", None, Some((0, 50)))];
     assert_eq!(below(&scan.unwrap()), expected);
-    assert!(whys(&evidence).contains("below 2 parents hold: inner/memory.stat"), "{}", whys(&evidence));
+    assert!(whys(&evidence).contains("(parents affected: 2) hold: inner/memory.stat"), "{}", whys(&evidence));
 }
 
 #[test]
-fn without_memory_stat_the_count_is_left() {
+fn without_memory_stat_only_the_count_remains() {
     let tree = v1();
     for path in [
         "memory.stat",
@@ -363,7 +363,7 @@ fn without_memory_stat_the_count_is_left() {
 }
 
 #[test]
-fn without_a_mount_the_number_of_all_is_told_but_no_zero() {
+fn without_a_mount_the_total_is_reported_and_the_dead_are_unknown() {
     let tree = Tree::new(&[RELEASE, ("proc/self/mountinfo", "22 1 0:1 / /proc rw - proc proc rw\n")]);
     let (scan, evidence) = tree.look();
     assert_eq!(scan, None);
@@ -381,12 +381,12 @@ fn without_a_mount_the_number_of_all_is_told_but_no_zero() {
 }
 
 #[test]
-fn out_of_time_is_told_and_nothing_is_made_up() {
+fn out_of_time_is_reported_and_nothing_is_made_up() {
     let (scan, _) = v1().look_for(Duration::ZERO);
     let scan = scan.unwrap();
     assert!(scan.truncated.as_deref().is_some_and(|t| t.contains("out of time")), "{:?}", scan.truncated);
     assert_eq!(scan.below, []);
-    assert_eq!(scan.dead, Some(600), "so few directories are counted in no time");
+    assert_eq!(scan.dead, Some(600), "a few directories are counted regardless");
     let (scan, _) = v2().look_for(Duration::ZERO);
     let scan = scan.unwrap();
     assert!(scan.truncated.is_some());
@@ -394,10 +394,10 @@ fn out_of_time_is_told_and_nothing_is_made_up() {
 }
 
 #[test]
-fn a_way_that_is_not_wanted_or_forced_in_vain_is_named() {
+fn a_method_that_is_off_or_fails_is_reported() {
     let tree = v1();
     for (bpf, method, why) in [
-        (Bpf::No, "bpf", "not to be used"),
+        (Bpf::No, "bpf", "turned off"),
         (Bpf::Only(Method::PageFaults), "bpf-page-faults", "directory"),
         (Bpf::Best, "bpf", "directory"),
     ] {
@@ -414,7 +414,7 @@ fn a_way_that_is_not_wanted_or_forced_in_vain_is_named() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn any_bytes_in_any_file_are_survived(
+    fn any_bytes_in_any_file_are_handled(
         bytes in proptest::collection::vec(any::<u8>(), 0..300),
         text in "((nr_dying_descendants|nr_dying_subsys_memory|anon|file|total_cache|memory) [0-9]{1,20}\n){0,6}",
         which in 0usize..12,

@@ -1,8 +1,8 @@
-//! Dead memory cgroups, named: which they are, what they hold, which files keep them.
+//! Dead memory cgroups by name: what they hold and which files pin them.
 //!
-//! No file of the kernel's tells this: a removed cgroup has no directory, and every interface speaks of the nearest ancestor that
-//! has one. But the kernel keeps a dead css in its parent's list of children, and its name, until the last reference goes. So a
-//! small BPF program (bpf/zombies.bpf.c) walks these lists. docs/zombies.md says how, what it needs and what it costs.
+//! No kernel file lists them: a removed cgroup has no directory, and every interface reports the nearest ancestor that has one.
+//! But the kernel keeps a dead css, with its name, in its parent's list of children until the last reference is dropped. A small
+//! BPF program (bpf/zombies.bpf.c) walks these lists. docs/zombies.md says how, what it needs and what it costs.
 
 mod arithmetic;
 mod count;
@@ -37,7 +37,7 @@ use crate::Root;
 pub use crate::bpf::{Blind, Reason};
 use crate::root::{clock, now};
 use found::FoundDead;
-use kernel::{Ended, Kernel};
+use kernel::{Kernel, RunEnd};
 pub(crate) use look::by_name;
 pub use look::{Bpf, LookOptions, look};
 pub use pins::Pins;
@@ -45,9 +45,9 @@ pub use pins::Pins;
 /// How the programs are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// BPF_PROG_TEST_RUN and a ring buffer: from Linux 5.10.
+    /// BPF_PROG_TEST_RUN and a ring buffer: since Linux 5.10.
     TestRun,
-    /// At page faults of our own thread, into an array map: from Linux 5.4.
+    /// On page faults of our own thread, into an array map: since Linux 5.4.
     PageFaults,
 }
 
@@ -61,9 +61,9 @@ impl Method {
 }
 
 impl Blind {
-    /// Notes in the evidence that the dead have no names.
+    /// Notes in the evidence that dead cgroups cannot be named.
     pub fn note(&self, evidence: &mut Evidence) {
-        let what = "names of dead memory cgroups and the files that keep them";
+        let what = "names of dead memory cgroups and the files that pin them";
         let (why, how) = (self.why.clone(), self.how_to_see.clone());
         evidence.unseen_about(probe::CGROUPS, About::DeadNames, what, why, how);
     }
@@ -71,7 +71,7 @@ impl Blind {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// [`Method::TestRun`], or [`Method::PageFaults`] where the kernel cannot do that.
+    /// [`Method::TestRun`], or [`Method::PageFaults`] where the kernel does not support it.
     #[default]
     Best,
     Only(Method),
@@ -81,11 +81,11 @@ pub enum Choice {
 pub struct ScanOptions {
     pub root: Root,
     pub method: Choice,
-    /// Also find the files that keep them.
+    /// Also find the files that pin them.
     pub pins: bool,
-    /// So many folios of each LRU list of each dead memcg are looked at for files.
+    /// How many folios of each LRU list of each dead memcg are examined for files.
     pub folios_per_list: u32,
-    /// No walk goes on for longer; what it has by then is told as truncated.
+    /// A walk stops after this; its result is then marked truncated.
     pub time_limit: Duration,
 }
 
@@ -101,25 +101,25 @@ impl Default for ScanOptions {
     }
 }
 
-/// All memory cgroups that the kernel tracks, the dead by name.
+/// All memory cgroups that the kernel tracks, the dead ones by name.
 #[derive(Debug, Clone)]
 pub struct Scan {
     pub at: Time,
     pub method: Method,
-    /// Of the cgroup hierarchy with the memory controller: 1 or 2.
+    /// Cgroup version of the memory controller: 1 or 2.
     pub version: u8,
-    /// The root, live and dead ones, and those in between.
+    /// All of them: the root, live, dead, and those in between.
     pub tracked: u64,
     pub live: u64,
-    /// Neither live nor zombies: they went while we looked, or nothing but their last work keeps them.
+    /// Neither live nor zombies: freed while we looked, or about to be.
     pub leaving: u64,
-    /// In the order of their birth.
+    /// Oldest first.
     pub zombies: Vec<Zombie>,
-    /// Not all were reached: out of time, or nested too deeply.
+    /// Why not all were reached: out of time, or nested too deeply.
     pub truncated: Option<String>,
-    /// How often the place where the walk rested was gone when it went on, so that it had to find its way from an ancestor.
+    /// How often the cgroup at which the walk paused was freed, so that it had to resume from an ancestor.
     pub resumed: u64,
-    /// `None` if not asked for; the reason if it could not be seen.
+    /// `None` if not requested; the reason if they could not be read.
     pub pins: Option<Result<Pins, String>>,
     pub cost: Cost,
 }
@@ -127,15 +127,15 @@ pub struct Scan {
 /// What the scan took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Types of the kernel read, programs verified.
+    /// Reading kernel types and verifying programs.
     pub load: Spent,
     pub walk: Spent,
-    /// Looking again at those that may have been going.
+    /// Checking again those that may have been about to be freed.
     pub settle: Spent,
-    /// Paths put together.
+    /// Building paths.
     pub names: Spent,
     pub pins: Spent,
-    /// Times the programs were run in the walk.
+    /// Program runs during the walk.
     pub runs: u64,
 }
 
@@ -168,8 +168,8 @@ impl Watch {
     }
 }
 
-/// When something dead that holds no page is looked at again. A cgroup that is just going needs two RCU grace periods and a few
-/// turns of a work queue.
+/// Waits before dead cgroups without pages are checked again. Freeing a removed cgroup takes two RCU grace periods and a few work
+/// queue turns.
 const LOOKS_AFTER: [Duration; 3] = [Duration::from_millis(10), Duration::from_millis(15), Duration::from_millis(35)];
 
 /// One scan of the live node.
@@ -177,7 +177,7 @@ pub fn scan(options: &ScanOptions) -> Result<Scan, Blind> {
     Walker::open(&options.root, options.method)?.scan(options)
 }
 
-/// The programs, loaded once for any number of scans. Stays with its thread.
+/// The programs, loaded once for any number of scans. Bound to its thread.
 pub struct Walker {
     kernel: Kernel,
     root: Root,
@@ -198,7 +198,7 @@ impl Walker {
     /// `method` and `root` of the options are those of [`Walker::open`].
     pub fn scan(&mut self, options: &ScanOptions) -> Result<Scan, Blind> {
         let failed = |what: &str, e: Box<dyn std::error::Error + Send + Sync>| {
-            Blind::new(Reason::Kernel, format!("{what}: {e}"), "report it, with the kernel's version")
+            Blind::new(Reason::Kernel, format!("{what}: {e}"), "report this as a bug, with the kernel version")
         };
         let at = now();
         let mut cost = Cost { load: self.load, ..Cost::default() };
@@ -215,7 +215,7 @@ impl Walker {
         if counts.visited == 0 {
             return Err(Blind::new(
                 Reason::NoMemoryController,
-                "the kernel has no memory cgroups",
+                "the kernel has no memory controller",
                 "boot without cgroup_disable=memory",
             ));
         }
@@ -230,12 +230,12 @@ impl Walker {
         cost.names = watch.spent();
 
         let truncated = match ended {
-            Ended::OutOfTime => Some(format!("the walk was stopped after {:?}", options.time_limit)),
-            Ended::Done if counts.unreadable => Some("a cgroup's memory could not be read".to_owned()),
-            Ended::Done if counts.too_deep > 0 => {
-                Some(format!("what is below {} cgroups lies deeper than the walk goes (63 levels)", counts.too_deep))
+            RunEnd::OutOfTime => Some(format!("the walk was stopped after {:?}", options.time_limit)),
+            RunEnd::Done if counts.unreadable => Some("a cgroup's data could not be read".to_owned()),
+            RunEnd::Done if counts.too_deep > 0 => {
+                Some(format!("cgroups whose children are nested too deep (over 63 levels): {}", counts.too_deep))
             }
-            Ended::Done => None,
+            RunEnd::Done => None,
         };
         let mut scan = Scan {
             at,
@@ -254,14 +254,14 @@ impl Walker {
             let watch = Watch::start();
             scan.pins = Some(
                 pins::find(&mut self.kernel, &self.root, &mut scan.zombies, &places, options)
-                    .map_err(|e| format!("the files that keep dead cgroups could not be found: {e}")),
+                    .map_err(|e| format!("the search for files that pin dead cgroups failed: {e}")),
             );
             scan.cost.pins = watch.spent();
         }
         Ok(scan)
     }
 
-    /// Looks again at those that hold no page: they may be just going away. Says how many went.
+    /// Checks those without pages again: they may be about to be freed. Returns how many are gone.
     fn look_again(&mut self, found: &mut FoundDead) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
         let mut suspects = found.suspects();
         for after in LOOKS_AFTER {

@@ -1,15 +1,15 @@
-//! Where the file systems of pinning files are mounted: here, or in another mount namespace.
+//! Where the file systems of pinning files are mounted: in our mount namespace or another one.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::Root;
 
-/// A node with many containers has as many mount namespaces; beyond this the rest stays unresolved.
+/// Each container has a mount namespace; those beyond this limit are not searched.
 const MAX_NAMESPACES: usize = 512;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
-    /// The directory of the file system that is mounted.
+    /// The mounted directory of the file system.
     root: String,
     mount_point: String,
 }
@@ -20,7 +20,7 @@ pub(super) struct Mounts {
     elsewhere: HashMap<(u32, u32), (u32, Vec<Mount>)>,
 }
 
-/// A path, and the process that sees it there if this one does not.
+/// A path, and a process that sees it if we do not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Located {
     pub path: String,
@@ -28,7 +28,7 @@ pub(super) struct Located {
 }
 
 impl Mounts {
-    /// Reads our own mounts, and those of other processes' namespaces if some of the devices are not among ours.
+    /// Reads our own mounts, and other processes' namespaces for devices not mounted in ours.
     pub fn find(root: &Root, devices: &HashSet<(u32, u32)>) -> Mounts {
         let mut mounts = Mounts::default();
         if let Ok(text) = root.read("/proc/self/mountinfo") {
@@ -66,7 +66,7 @@ impl Mounts {
         }
     }
 
-    /// A path within a file system as a path of the node; `None` if that part of it is mounted nowhere we can see.
+    /// Turns a path within a file system into a path on the node; `None` if we see no mount of that part.
     pub fn locate(&self, device: (u32, u32), path: &str) -> Option<Located> {
         let within = |mounts: &[Mount]| {
             let placed = mounts.iter().filter_map(|m| Some((m.mount_point.trim_end_matches('/'), m.below(path)?)));
@@ -83,7 +83,7 @@ impl Mounts {
 }
 
 impl Mount {
-    /// The rest of a path within the file system, below what is mounted here.
+    /// The path relative to the mounted directory.
     fn below<'p>(&self, path: &'p str) -> Option<&'p str> {
         let below = path.strip_prefix(self.root.trim_end_matches('/'))?;
         (below.is_empty() || below.starts_with('/')).then_some(below)
@@ -122,16 +122,16 @@ mod tests {
         let dir = tree(&[("proc/self/mountinfo", text)]);
         let mounts = Mounts::find(&Root::at(dir.path()), &HashSet::new());
         let at = |device, path| mounts.locate(device, path).map(|l| l.path);
-        assert_eq!(at((8, 1), "/var/lib/x/f").as_deref(), Some("/mnt/bind/f"), "the shorter name");
+        assert_eq!(at((8, 1), "/var/lib/x/f").as_deref(), Some("/mnt/bind/f"), "the shorter path");
         assert_eq!(at((8, 1), "/etc/passwd").as_deref(), Some("/etc/passwd"));
         assert_eq!(at((0, 40), "/f").as_deref(), Some("/dev/shm/f"));
         assert_eq!(at((0, 41), "/pods/a/f").as_deref(), Some("/run/with space/f"));
-        assert_eq!(at((0, 41), "/pods/ab/f"), None, "not below the mounted part");
+        assert_eq!(at((0, 41), "/pods/ab/f"), None, "not below the mounted directory");
         assert_eq!(at((9, 9), "/f"), None);
     }
 
     #[test]
-    fn a_mount_of_a_container_is_found_by_its_process() {
+    fn a_containers_mount_is_found_through_its_process() {
         let dir = tree(&[
             ("proc/self/mountinfo", "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n"),
             ("proc/77/mountinfo", "31 1 0:50 / /dev/shm rw - tmpfs shm rw\n"),

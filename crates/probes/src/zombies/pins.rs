@@ -1,4 +1,4 @@
-//! Which files keep dead memcgs: the folios on their lists, by file.
+//! Which files pin dead memcgs: the folios on their LRU lists, by file.
 
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
@@ -7,24 +7,23 @@ use std::time::Instant;
 
 use super::ScanOptions;
 use super::file_names::{FileNames, Within};
-use super::kernel::{Ended, Kernel};
+use super::kernel::{Kernel, RunEnd};
 use super::mounted::Mounts;
-use super::slots::{self, ITEMS, Place, Told};
+use super::slots::{self, CssPlace, ITEMS, SlotRecord};
 use crate::Root;
 use coroner_evidence::{Hold, PinningFile, Zombie};
 
-/// The files whose pages dead memcgs hold.
+/// The files whose pages are charged to dead memcgs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pins {
-    /// The one that holds most first.
+    /// Largest first.
     pub files: Vec<PinningFile>,
-    /// Which zombie is held by which file, by their places in [`super::Scan::zombies`] and `files`; ordered by zombie.
+    /// Which file pins which zombie, as indices into [`super::Scan::zombies`] and `files`; ordered by zombie.
     pub holds: Vec<Hold>,
-    /// Folios looked at.
     pub folios: u64,
-    /// Lists that were left early, because a folio moved away under our eyes.
+    /// Lists abandoned early because a folio moved while we read.
     pub torn: u64,
-    /// Not all zombies were looked at: out of time.
+    /// Ran out of time before all zombies were scanned.
     pub truncated: bool,
 }
 
@@ -36,13 +35,13 @@ pub(super) fn find(
     kernel: &mut Kernel,
     root: &Root,
     zombies: &mut [Zombie],
-    places: &[Place],
+    places: &[CssPlace],
     options: &ScanOptions,
 ) -> Result<Pins, Box<dyn Error + Send + Sync>> {
     let started = Instant::now();
     let mut gathered = Gathered::of(zombies.len());
     let mut pins = Pins::default();
-    // Those that hold no page on a list have no file to tell.
+    // Without a page on an LRU list there is no file to find.
     let listed = |z: &Zombie| z.held.file.saturating_add(z.held.swap_backed).saturating_add(z.held.unevictable);
     let wanted: Vec<u32> = (0..zombies.len() as u32).filter(|&i| listed(&zombies[i as usize]) > 0).collect();
     let page = page_bytes();
@@ -52,14 +51,14 @@ pub(super) fn find(
             pins.truncated = true;
             break;
         }
-        let items: Vec<(Place, u64)> =
+        let items: Vec<(CssPlace, u64)> =
             chunk.iter().map(|&i| (places[i as usize], listed(&zombies[i as usize]) / page)).collect();
         gathered.begin();
         let (words, ended) = kernel.files(&items, options.folios_per_list, left, |told| gathered.add(chunk, told))?;
         let (folios, torn, _) = slots::files_counts(&words);
         pins.folios += folios;
         pins.torn += torn;
-        pins.truncated |= ended == Ended::OutOfTime;
+        pins.truncated |= ended == RunEnd::OutOfTime;
     }
     gathered.tell(root, zombies, &mut pins);
     Ok(pins)
@@ -70,7 +69,7 @@ pub(super) fn find(
 struct Key {
     device: u32,
     inode: u64,
-    /// All block devices lie in one file system; there the device tells them apart.
+    /// All block devices share one file system; there the device number tells them apart.
     block_device: u32,
 }
 
@@ -88,7 +87,7 @@ struct KnownFile {
     shmem: bool,
 }
 
-/// Pages of one zombie on the lists of swap-backed memory.
+/// Swap-backed pages of one zombie.
 #[derive(Debug, Clone, Copy, Default)]
 struct Split {
     looked: bool,
@@ -104,7 +103,7 @@ struct Gathered {
     split: Vec<Split>,
     filesystems: Vec<String>,
     names: FileNames,
-    /// The file that folios with this mapping belong to, until another one is told.
+    /// The mapping read last and the file it belongs to.
     current: Option<(u64, Option<u32>)>,
 }
 
@@ -113,15 +112,15 @@ impl Gathered {
         Gathered { split: vec![Split::default(); zombies], ..Gathered::default() }
     }
 
-    /// Another set of memcgs: nothing that was said by address holds on.
+    /// Another set of memcgs: addresses of the last one mean nothing any more.
     fn begin(&mut self) {
         self.current = None;
         self.names.begin();
     }
 
-    fn add(&mut self, chunk: &[u32], told: Told) {
+    fn add(&mut self, chunk: &[u32], told: SlotRecord) {
         match told {
-            Told::Folio { item, mapping, pages, file } => {
+            SlotRecord::Folio { item, mapping, pages, file } => {
                 let Some(&zombie) = chunk.get(item as usize) else { return };
                 let pages = u64::from(pages.min(1 << 20));
                 if let Some(file) = file {
@@ -156,7 +155,7 @@ impl Gathered {
                     _ => self.holds.push((zombie, index, pages)),
                 }
             }
-            Told::Path { name, end, unsure } => {
+            SlotRecord::Path { name, end, unsure } => {
                 let within = self.names.add(name, end, unsure);
                 if let (Some(within), Some((_, Some(index)))) = (within, self.current)
                     && let Some(file) = self.files.get_mut(index as usize)
@@ -164,7 +163,7 @@ impl Gathered {
                     file.within = Some(within);
                 }
             }
-            Told::Dead(_) | Told::More { .. } | Told::Ancestor { .. } => {}
+            SlotRecord::Dead(_) | SlotRecord::More { .. } | SlotRecord::Ancestor { .. } => {}
         }
     }
 
@@ -193,7 +192,7 @@ impl Gathered {
         index
     }
 
-    /// A node has a few kinds of file systems.
+    /// The index of a file system's name. There are few, so a linear search will do.
     fn filesystem(&mut self, name: &[u8]) -> u32 {
         let known = self.filesystems.iter().position(|f| f.as_bytes() == name);
         known.unwrap_or_else(|| {
@@ -217,7 +216,7 @@ impl Gathered {
         }
         let mounts = Mounts::find(root, &devices);
         let of = |i: u32| &self.files[i as usize];
-        // One whose name was told without a page of it holds nothing.
+        // A file may be named without any page counted; it pins nothing.
         let mut order: Vec<u32> = (0..self.files.len() as u32).filter(|&i| of(i).pages > 0).collect();
         order.sort_unstable_by_key(|&i| (std::cmp::Reverse(of(i).pages), of(i).key));
         let mut place = vec![0u32; self.files.len()];
@@ -274,7 +273,7 @@ fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Inode numbers are given by file systems, also by those of users (FUSE): a hash that nobody can foresee, but a cheap one.
+/// A cheap keyed hash. Users can choose inode numbers (FUSE), so it must not be predictable.
 #[derive(Debug, Clone)]
 struct Keyed(u64);
 
@@ -306,7 +305,7 @@ impl Hasher for KeyedHash {
         self.write_u64(u64::from(n));
     }
 
-    /// Both halves of a long product: what is multiplied stays secret.
+    /// Mixes both halves of the 128-bit product, so that the key stays secret.
     fn write_u64(&mut self, n: u64) {
         let product = u128::from(self.state ^ n).wrapping_mul(u128::from(self.key ^ 0x9e37_79b9_7f4a_7c15));
         self.state = (product as u64 ^ (product >> 64) as u64).wrapping_add(self.key);
@@ -328,8 +327,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn folio(item: u32, mapping: u64, file: Option<slots::File<'static>>) -> Told<'static> {
-        Told::Folio { item, mapping, pages: 1, file }
+    fn folio(item: u32, mapping: u64, file: Option<slots::File<'static>>) -> SlotRecord<'static> {
+        SlotRecord::Folio { item, mapping, pages: 1, file }
     }
 
     fn file(inode: u64, filesystem: &'static [u8], links: u32) -> Option<slots::File<'static>> {
@@ -346,11 +345,11 @@ mod tests {
         })
     }
 
-    fn path(name: &'static str, end: PathEnd) -> Told<'static> {
-        Told::Path { name: name.as_bytes(), end, unsure: false }
+    fn path(name: &'static str, end: PathEnd) -> SlotRecord<'static> {
+        SlotRecord::Path { name: name.as_bytes(), end, unsure: false }
     }
 
-    fn tell(told: Vec<Told>) -> Pins {
+    fn tell(told: Vec<SlotRecord>) -> Pins {
         let mut gathered = Gathered::of(3);
         gathered.begin();
         for told in told {
@@ -363,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn folios_of_one_file_are_added_and_the_biggest_comes_first() {
+    fn folios_are_summed_by_file_and_the_largest_comes_first() {
         let pins = tell(vec![
             folio(0, 0x100, file(7, b"tmpfs", 1)),
             path("small", PathEnd::More),
@@ -374,10 +373,10 @@ mod tests {
             folio(1, 0x200, None),
             folio(2, 0x200, None),
             folio(2, 0x301, None),
-            // Its name was cut off by the end of a run: told again, not counted again.
-            Told::Folio { item: 1, mapping: 0x200, pages: 0, file: file(8, b"ext4", 0) },
+            // The end of a run cut off its name: the folio comes again with 0 pages.
+            SlotRecord::Folio { item: 1, mapping: 0x200, pages: 0, file: file(8, b"ext4", 0) },
             path("big", PathEnd::SameDirectory),
-            Told::Folio { item: 1, mapping: 0x400, pages: 0, file: file(9, b"ext4", 0) },
+            SlotRecord::Folio { item: 1, mapping: 0x400, pages: 0, file: file(9, b"ext4", 0) },
         ]);
         let page = rustix::param::page_size() as u64;
         let told: Vec<_> = pins.files.iter().map(|f| (f.name(), f.bytes / page, f.zombies, f.deleted)).collect();
@@ -410,12 +409,12 @@ mod tests {
         #[test]
         fn anything_told_in_any_order(all in proptest::collection::vec(any_told(), 0..40)) {
             let told = all.into_iter().map(|(kind, item, mapping, n, flag)| match kind {
-                0 => Told::Folio {
+                0 => SlotRecord::Folio {
                     item, mapping, pages: n,
                     file: flag.then(|| slots::File { unsure: n % 7 == 0, ..file(mapping, b"tmpfs", n % 2).unwrap() }),
                 },
                 1 => path("x", [PathEnd::More, PathEnd::Root, PathEnd::SameDirectory, PathEnd::Cut][n as usize % 4]),
-                _ => Told::Path { name: b"", end: PathEnd::Root, unsure: flag },
+                _ => SlotRecord::Path { name: b"", end: PathEnd::Root, unsure: flag },
             }).collect();
             let pins = tell(told);
             prop_assert_eq!(pins.files.iter().map(|f| f.bytes).sum::<u64>(), pins.holds.iter().map(|h| h.bytes).sum::<u64>());

@@ -1,15 +1,14 @@
-//! What the BPF programs write and read: the structs of bpf/zombies.bpf.c, byte by byte.
+//! The structs of bpf/zombies.bpf.c, byte by byte.
 //!
-//! The control structs are arrays of words here; the maps' sizes are compared when they are opened, so that a changed struct
-//! cannot go unseen.
+//! Control structs are arrays of words here. Map sizes are checked when the maps are opened, so a changed struct is noticed.
 
 /// Slots of one batch: STEPS.
 const SLOTS: usize = 4;
 const SLOT_BYTES: usize = 360;
 pub(super) const BATCH_BYTES: usize = SLOTS * SLOT_BYTES;
-/// Batches of one value of the array that answers come in.
+/// Batches per value of the output array.
 pub(super) const BATCHES: usize = 4;
-/// Where the name stands in every slot, to its end.
+/// Offset of the name, which fills the rest of the slot.
 const NAME: usize = 104;
 
 /// `struct walk` in words.
@@ -22,16 +21,16 @@ pub(super) type Control = [u32; 4];
 /// Items of `struct files`.
 pub(super) const ITEMS: usize = 512;
 
-/// `state` of the walk: START, DONE, LOOK.
+/// Values of the walk's `state`: START, DONE, LOOK.
 pub(super) const WALK_START: u32 = 0;
 pub(super) const WALK_DONE: u32 = 4;
 pub(super) const WALK_LOOK: u32 = 5;
-/// `state` of the files program: FINISHED.
+/// Value of the files program's `state`: FINISHED.
 pub(super) const FILES_FINISHED: u32 = 5;
 
-/// A css by its address, believed only while its serial number is the same.
+/// A css by its address, valid only while its serial number is the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CssPlace {
     pub css: u64,
     pub serial: u64,
 }
@@ -73,18 +72,18 @@ pub(super) fn walk_from_the_root() -> WalkWords {
     words
 }
 
-/// Looks at one css again. It keeps what the walk knows of the kernel.
-pub(super) fn look_at(words: &mut WalkWords, place: Place) {
+/// Makes the next run look at one css again. Keeps what the walk learned about the kernel.
+pub(super) fn look_at(words: &mut WalkWords, place: CssPlace) {
     words[0] = two(WALK_LOOK, high(words[0]));
     (words[30], words[31]) = (place.css, place.serial);
 }
 
-/// The program may run once.
+/// Lets the program run once.
 pub(super) fn armed() -> Control {
     [1, 0, 0, 0]
 }
 
-/// After a run: its state and the batches it filled; `None` if it did not run.
+/// State and number of filled batches after a run; `None` if it did not run.
 pub(super) fn ran(control: Control) -> Option<(u32, u32)> {
     let [armed, batches, state, _] = control;
     (armed == 0).then_some((state, batches))
@@ -109,8 +108,8 @@ pub(super) fn walk_counts(words: &WalkWords) -> WalkCounts {
     }
 }
 
-/// Places, and the pages that are on the lists of each.
-pub(super) fn files_of(items: &[(Place, u64)], folios_per_list: u32) -> FilesWords {
+/// Items are places and the number of pages on their lists.
+pub(super) fn files_of(items: &[(CssPlace, u64)], folios_per_list: u32) -> FilesWords {
     let mut words = [0; FIRST_ITEM + 3 * ITEMS];
     let count = items.len().min(ITEMS);
     words[0] = two(0, count as u32);
@@ -121,16 +120,16 @@ pub(super) fn files_of(items: &[(Place, u64)], folios_per_list: u32) -> FilesWor
     words
 }
 
-/// (folios, lists left early, memcgs that were gone)
+/// (folios, lists abandoned early, memcgs that were gone)
 pub(super) fn files_counts(words: &FilesWords) -> (u64, u64, u64) {
     (words[5], words[6], words[7])
 }
 
-/// What one slot tells.
+/// The content of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told<'a> {
+pub(super) enum SlotRecord<'a> {
     Dead(Dead<'a>),
-    /// What the dead one that was told last holds on another NUMA node.
+    /// What the preceding dead one holds on another NUMA node.
     More {
         serial: u64,
         file: u64,
@@ -145,7 +144,7 @@ pub(super) enum Told<'a> {
     Folio {
         item: u32,
         mapping: u64,
-        /// 0: it was told before, but not all of its file's name.
+        /// 0: counted before, but its file's name was incomplete.
         pages: u32,
         file: Option<File<'a>>,
     },
@@ -158,7 +157,7 @@ pub(super) enum Told<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Dead<'a> {
-    pub place: Place,
+    pub place: CssPlace,
     pub parent: u64,
     pub depth: u32,
     pub id: u64,
@@ -167,7 +166,7 @@ pub(super) struct Dead<'a> {
     pub swap_backed: u64,
     pub unevictable: u64,
     pub kernel_charged: u64,
-    /// Pages of it, without its descendants'.
+    /// Pages, without its descendants'.
     pub swap: u64,
     pub pressure_jiffies: u64,
     pub directory_lives: bool,
@@ -192,13 +191,13 @@ pub(super) struct File<'a> {
 pub(super) enum PathEnd {
     More,
     Root,
-    /// The rest is as in the path that was told before.
+    /// The rest is the same as in the previous path.
     SameDirectory,
     Cut,
 }
 
-/// Reads batches, in order. Whatever the bytes are: what makes no sense is left out.
-pub(super) fn read(batches: &[u8], mut tell: impl FnMut(Told)) {
+/// Reads batches in order and skips slots of unknown kind.
+pub(super) fn read(batches: &[u8], mut tell: impl FnMut(SlotRecord)) {
     for slot in batches.chunks_exact(SLOT_BYTES) {
         let u32_at =
             |at: usize| slot.get(at..at + 4).map_or(0, |b| u32::from_le_bytes(b.try_into().unwrap_or_default()));
@@ -206,8 +205,8 @@ pub(super) fn read(batches: &[u8], mut tell: impl FnMut(Told)) {
             |at: usize| slot.get(at..at + 8).map_or(0, |b| u64::from_le_bytes(b.try_into().unwrap_or_default()));
         let name = || slot[NAME..].split(|b| *b == 0).next().unwrap_or_default();
         match u32_at(0) {
-            1 => tell(Told::Dead(Dead {
-                place: Place { serial: u64_at(8), css: u64_at(24) },
+            1 => tell(SlotRecord::Dead(Dead {
+                place: CssPlace { serial: u64_at(8), css: u64_at(24) },
                 parent: u64_at(16),
                 depth: u32_at(4),
                 id: u64_at(32),
@@ -221,8 +220,8 @@ pub(super) fn read(batches: &[u8], mut tell: impl FnMut(Told)) {
                 swap: u64_at(96),
                 name: name(),
             })),
-            2 => tell(Told::Ancestor { serial: u64_at(8), parent: u64_at(16), name: name() }),
-            3 => tell(Told::Folio {
+            2 => tell(SlotRecord::Ancestor { serial: u64_at(8), parent: u64_at(16), name: name() }),
+            3 => tell(SlotRecord::Folio {
                 item: u32_at(4),
                 mapping: u64_at(8),
                 pages: u32_at(48),
@@ -238,13 +237,13 @@ pub(super) fn read(batches: &[u8], mut tell: impl FnMut(Told)) {
                     filesystem: name(),
                 }),
             }),
-            5 => tell(Told::More {
+            5 => tell(SlotRecord::More {
                 serial: u64_at(8),
                 file: u64_at(48),
                 swap_backed: u64_at(56),
                 unevictable: u64_at(64),
             }),
-            4 => tell(Told::Path {
+            4 => tell(SlotRecord::Path {
                 name: name(),
                 end: match u32_at(72) {
                     0 => PathEnd::More,
@@ -265,7 +264,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_dead_one_is_read_as_it_was_written() {
+    fn a_dead_cgroup_is_read_as_written() {
         let mut batch = vec![0; BATCH_BYTES];
         let slot = &mut batch[SLOT_BYTES..2 * SLOT_BYTES];
         slot[0] = 1;
@@ -275,7 +274,7 @@ mod tests {
         slot[NAME..NAME + 5].copy_from_slice(b"pod-1");
         let mut seen = 0;
         read(&batch, |told| {
-            let Told::Dead(dead) = told else { panic!("{told:?}") };
+            let SlotRecord::Dead(dead) = told else { panic!("{told:?}") };
             assert_eq!((dead.place.serial, dead.references, dead.swap_backed, dead.name), (77, None, 3, &b"pod-1"[..]));
             seen += 1;
         });
@@ -291,7 +290,7 @@ mod tests {
                     at.copy_from_slice(&[*kind, 0, 0, 0]);
                 }
             }
-            read(&bytes, |told| if let Told::Dead(dead) = told { assert!(dead.name.len() <= 256) });
+            read(&bytes, |told| if let SlotRecord::Dead(dead) = told { assert!(dead.name.len() <= 256) });
         }
     }
 }

@@ -1,19 +1,19 @@
-//! A zombie that only swap keeps, on the node itself, as root.
+//! A zombie pinned only by swap, on the live node, as root.
 
 use super::host_tests::{METHODS, Scene, scan_by, wait_for};
 use std::process::Command;
 
-/// Swap on a file of our own, for as long as this lives.
+/// Our own swap file, active until dropped.
 struct SwapFile(tempfile::TempPath);
 
 const SWAP_BYTES: usize = 8 << 20;
 
 impl SwapFile {
-    /// `None`, with the reason said, where the file system or the kernel takes no swap file.
+    /// `None`, after printing the reason, where the file system or kernel supports no swap file.
     fn on() -> Option<SwapFile> {
         let file =
             tempfile::Builder::new().prefix("coroner-test-swap-").tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        // Without holes, and on disk: swapon asks the file system where it lies.
+        // Without holes and on disk: swapon asks the file system for its blocks.
         std::io::Write::write_all(&mut file.as_file(), &vec![0; SWAP_BYTES]).unwrap();
         file.as_file().sync_all().unwrap();
         let path = file.into_temp_path();
@@ -36,10 +36,10 @@ impl Drop for SwapFile {
 }
 
 #[test]
-fn a_zombie_that_only_swap_keeps_is_named_with_what_is_swapped_out() {
+fn a_zombie_pinned_only_by_swap_is_named_with_its_swap() {
     let Some(mut scene) = Scene::set("swap") else { return };
     if scene.parent.hierarchy().version != 1 {
-        return coroner_lab::skip("needs memory.force_empty (v1) to have pages swapped out");
+        return coroner_lab::skip("needs memory.force_empty (v1) to swap pages out");
     }
     if scene.parent.read("memory.memsw.usage_in_bytes").is_err() {
         return coroner_lab::skip("needs a kernel that counts swap by cgroup (swapaccount=1)");
@@ -72,7 +72,7 @@ fn a_zombie_that_only_swap_keeps_is_named_with_what_is_swapped_out() {
         let dir = scene.parent.dir().join(cgroup);
         wait_for("the cgroup is left and removed", || std::fs::remove_dir(&dir).is_ok() || !dir.exists());
     }
-    // Dead, and told by both ways; what they hold is what the kernel says of their live parent.
+    // Dead, and found by both methods; what they hold matches the kernel's count for their live parent.
     for method in METHODS {
         wait_for(&format!("{method:?}: both hold nothing but swap"), || {
             let scan = scan_by(method, true);
@@ -88,7 +88,7 @@ fn a_zombie_that_only_swap_keeps_is_named_with_what_is_swapped_out() {
         });
         assert_eq!(swapped("").1, 64 * page, "the kernel's own count");
     }
-    // What is read back is charged to the one who reads (mem_cgroup_swapin_charge_folio): so nothing keeps them any more.
+    // Swapped-in pages are charged to the reader (mem_cgroup_swapin_charge_folio), so nothing pins the zombies any more.
     drop(swap);
     wait_for("swapoff frees them", || scene.below(&scan_by(METHODS[0], false)).is_empty());
     scene.clear();

@@ -1,4 +1,4 @@
-//! cgroup v1: what dead cgroups hold, by their live parents, from memory.stat of every directory.
+//! cgroup v1: what dead cgroups hold, by live parent, from memory.stat of every directory.
 
 use std::cmp::Reverse;
 use std::ops::ControlFlow;
@@ -14,26 +14,26 @@ use crate::cgroups::directories::{self, MAX_DIRECTORIES};
 
 const STAT: &str = "memory.stat";
 
-/// What was found out, and what of it is missing.
+/// The sums found, and what is missing.
 #[derive(Debug, Default)]
 pub(super) struct FoundSums {
-    /// The parent whose dead hold most first.
+    /// The parent whose dead hold most comes first.
     pub below: Vec<DeadBelow>,
     pub truncated: Vec<String>,
-    /// Parents whose dead are not told, and why the first of them is not.
+    /// How many parents could not be worked out, and the reason for the first.
     pub unreadable: u64,
     pub unreadable_why: Option<String>,
-    /// Parents that do not count what is below them: memory.use_hierarchy is 0.
+    /// Parents whose counters exclude their children: memory.use_hierarchy is 0.
     pub flat: u64,
 }
 
 struct DirectorySums {
-    /// Below it and, as far as these are known, in none of its live children. `None` if its file could not be read.
+    /// Charged below it, minus its known live children. `None` if its file could not be read.
     rest: Option<Amounts>,
     counts_children: bool,
 }
 
-/// One read of each directory finds the parents in question; these are then read with care. An error if no file can be read.
+/// One read of each directory finds the suspect parents, which are then read again, more carefully. Fails if no file can be read.
 pub(super) fn look(ground: &Ground<'_>) -> Result<FoundSums, String> {
     let mut files = Files::new();
     let mut found = FoundSums::default();
@@ -53,7 +53,7 @@ pub(super) fn look(ground: &Ground<'_>) -> Result<FoundSums, String> {
     let mut known = vec![DirectorySums { rest: sums.map(|s| s.below()), counts_children }];
     let mut places = Places::new();
     let started = Instant::now();
-    // The other half of the time is for the parents in question.
+    // The other half of the time is for the suspect parents.
     let until = started + ground.until.saturating_duration_since(started) / 2;
     let walked = directories::walk(ground.top, MAX_DIRECTORIES, |directory| {
         if Instant::now() >= until {
@@ -76,11 +76,11 @@ pub(super) fn look(ground: &Ground<'_>) -> Result<FoundSums, String> {
         found.unreadable_why = first_error.as_ref().map(Unknown::to_string);
     }
     if known.iter().all(|k| k.rest.is_none()) {
-        let why = first_error.map_or_else(|| "it cannot be read".to_owned(), |e| e.to_string());
+        let why = first_error.map_or_else(|| "cannot be read".to_owned(), |e| e.to_string());
         return Err(format!("{}: {why}", ground.memory.mount_point));
     }
     if walked.truncated {
-        found.truncated.push(format!("the sums of only {} cgroups were read", walked.count));
+        found.truncated.push(format!("stopped early; cgroups whose memory.stat was read: {}", walked.count));
     }
     found.flat = known.iter().filter(|k| !k.counts_children).count() as u64;
 
@@ -120,13 +120,13 @@ pub(super) fn look(ground: &Ground<'_>) -> Result<FoundSums, String> {
         }
     }
     if late > 0 {
-        found.truncated.push(format!("what is dead below {late} more cgroups was not worked out: out of time"));
+        found.truncated.push(format!("out of time; parents whose dead were not worked out: {late}"));
     }
     found.below.sort_by_key(|b| Reverse(b.held.as_ref().map(|h| h.total())));
     Ok(found)
 }
 
-/// Whether a cgroup has what is below it in its sums. Nothing below one that does can do otherwise, and from 5.11 all do.
+/// Whether a cgroup's counters include its children. If they do, so do those of all cgroups below; since 5.11 all do.
 fn counts_children_of(files: &mut Files, dir: BorrowedFd<'_>, name: &[u8]) -> bool {
     !files.read(dir, name, "memory.use_hierarchy").is_ok_and(|text| text.trim_ascii() == b"0")
 }

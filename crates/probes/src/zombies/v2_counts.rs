@@ -1,5 +1,5 @@
-//! cgroup v2: how many are dead below which live cgroup, from cgroup.stat of every directory; and what they hold, from memory.stat
-//! of those that have any.
+//! cgroup v2: how many dead cgroups each live one has below it (cgroup.stat of every directory), and what they hold (memory.stat
+//! of those that have any).
 
 use std::cmp::Reverse;
 use std::ops::ControlFlow;
@@ -13,11 +13,11 @@ use super::live_tree::{Files, Places, Unknown, below_and_not_in_children};
 use super::look::{Ground, Lines};
 use crate::cgroups::directories::{self, MAX_DIRECTORIES};
 
-/// Since 6.12. It also counts a memory controller that was taken away from a cgroup that lives.
+/// Since 6.12. Also counts memory controllers disabled on live cgroups.
 const OF_MEMORY: &str = "nr_dying_subsys_memory";
 /// Since 4.14: dead cgroups of any kind.
 const OF_ANY: &str = "nr_dying_descendants";
-/// Since 6.12: live memory cgroups, this one included.
+/// Since 6.12: live memory cgroups, including this one.
 const LIVE_OF_MEMORY: &str = "nr_subsys_memory";
 
 const STAT: &str = "cgroup.stat";
@@ -27,23 +27,23 @@ pub(super) struct FoundCounts {
     /// Memory cgroups with a directory; `None` if not all were seen.
     pub live: Option<u64>,
     pub dead: u64,
-    /// The parent with most first.
+    /// The parent with the most first.
     pub below: Vec<DeadBelow>,
     pub truncated: Vec<String>,
-    /// `dead` counts cgroups of any kind, not memory's alone.
+    /// `dead` counts cgroups of any kind, not only memory cgroups.
     pub of_any_kind: bool,
-    /// Of those, below parents that give no memory controller to their children: these may never have had one.
+    /// Of those, the ones below parents that do not enable the memory controller for children: they may never have had one.
     pub perhaps_without_memory: u64,
     /// Parents whose dead are not counted.
     pub uncounted: Lines,
-    /// Parents of whose dead it is not known what they hold.
+    /// Parents for which it is unknown what their dead hold.
     pub unheld: Vec<(NotTold, Lines)>,
 }
 
-/// Why it is not known what the dead below a parent hold.
+/// Why it is unknown what the dead below a parent hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotTold {
-    /// The parent has processes of its own, whose memory is in the same sums. The root always has.
+    /// The parent has processes of its own, whose memory is in the same sums. The root always does.
     OwnProcesses,
     /// Its children have no memory controller: what they hold is charged to the parent.
     NoController,
@@ -52,11 +52,11 @@ pub(super) enum NotTold {
 
 struct DirectoryCounts {
     dying: Result<u64, Unknown>,
-    /// Of its live children together.
+    /// Sum over its live children.
     in_children: u64,
 }
 
-/// An error, with the reason, if the kernel does not count them.
+/// Fails with the reason if the kernel does not count them.
 pub(super) fn look(ground: &Ground<'_>, read_sums: bool) -> Result<FoundCounts, String> {
     let mut files = Files::new();
     let top = ground.top.as_fd();
@@ -67,14 +67,14 @@ pub(super) fn look(ground: &Ground<'_>, read_sums: bool) -> Result<FoundCounts, 
         (Some(dying), _) => (OF_MEMORY, dying),
         (None, Some(dying)) => (OF_ANY, dying),
         (None, None) => {
-            return Err(format!("{} does not count dead cgroups (before Linux 4.14)", ground.memory.file(STAT)));
+            return Err(format!("{} has no count of dead cgroups (Linux before 4.14)", ground.memory.file(STAT)));
         }
     };
     let mut found = FoundCounts { dead: dying, of_any_kind: key == OF_ANY, ..FoundCounts::default() };
 
     let mut known = vec![DirectoryCounts { dying: Ok(dying), in_children: 0 }];
     let mut places = Places::new();
-    // Whether the children of the parent that is being listed have the memory controller.
+    // Whether the parent being listed enables the memory controller for its children.
     let mut gives_memory = (u32::MAX, Ok(false));
     let mut counted = Some(1u64);
     let started = Instant::now();
@@ -103,7 +103,7 @@ pub(super) fn look(ground: &Ground<'_>, read_sums: bool) -> Result<FoundCounts, 
     });
     let walked = walked.map_err(|e| format!("{}: {e}", ground.memory.mount_point))?;
     if walked.truncated {
-        found.truncated.push(format!("only {} cgroups were looked at", walked.count));
+        found.truncated.push(format!("stopped early; cgroups scanned: {}", walked.count));
     }
     let all_seen = !walked.truncated && walked.unreadable == 0;
     found.live = live_of_memory.or(counted.filter(|_| all_seen));
@@ -122,7 +122,7 @@ pub(super) fn look(ground: &Ground<'_>, read_sums: bool) -> Result<FoundCounts, 
         return Ok(found);
     }
 
-    // What is only just going may go: the lesser of two counts is told.
+    // Count twice and take the smaller, so that cgroups that are just being freed are not counted.
     ground.let_go();
     let mut late = 0u64;
     for (i, first) in suspects {
@@ -150,7 +150,7 @@ pub(super) fn look(ground: &Ground<'_>, read_sums: bool) -> Result<FoundCounts, 
         }
     }
     if late > 0 {
-        found.truncated.push(format!("the dead below {late} more cgroups were not looked at: out of time"));
+        found.truncated.push(format!("out of time; parents whose dead were not counted: {late}"));
     }
     if let Ok(again) = dying_below(&mut files, top, b"", key) {
         found.dead = found.dead.min(again);
@@ -180,7 +180,7 @@ fn parent_in_question(
         (_, Ok(true)) => Some((NotTold::OwnProcesses, String::new())),
         (Ok(false), _) => Some((NotTold::NoController, String::new())),
         (Err(why), _) | (_, Err(why)) => Some((NotTold::Unreadable, why.to_string())),
-        (Ok(true), Ok(false)) if !read_sums => Some((NotTold::Unreadable, "its sums are not read".to_owned())),
+        (Ok(true), Ok(false)) if !read_sums => Some((NotTold::Unreadable, "its memory.stat is not read".to_owned())),
         (Ok(true), Ok(false)) => None,
     };
     let gives_memory = gives_memory.ok();
@@ -205,7 +205,7 @@ fn parent_in_question(
 fn sums_of(files: &mut Files, dir: BorrowedFd<'_>, name: &[u8], key: &str, slab_stays: bool) -> Result<Sums, Unknown> {
     let mut sums = files.parse(dir, name, "memory.stat", |text| Sums::of_v2(text, slab_stays))?;
     sums.all.dying = dying_below(files, dir, name, key)?;
-    // Without swap, or swapaccount=0, the file is not there.
+    // The file is missing without swap or with swapaccount=0.
     sums.all.swap = files.parse(dir, name, "memory.swap.current", number).ok();
     Ok(sums)
 }

@@ -1,4 +1,4 @@
-//! Folded stacks: one line `command;frame;… weight` for each distinct stack.
+//! Folded stacks: one line `command;frame;… weight` per distinct stack.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use crate::views::{Owner, StackSums};
 /// Folds sums.
 pub fn fold(names: &Dictionary, sums: &StackSums) -> FoldedStacks {
     let mut folded = FoldedStacks::default();
-    // Labels by frame and by command: each is made once.
+    // Caches of labels by frame and by command.
     let mut labels: Vec<Option<u32>> = vec![None; names.frames.len()];
     let mut roots: HashMap<StrId, u32, Seeded> = HashMap::default();
     let mut used: Vec<EventId> = sums.events().into_iter().map(|(event, _)| event).collect();

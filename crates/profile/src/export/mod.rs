@@ -1,4 +1,4 @@
-//! Writers of what others read.
+//! Writers of other tools' formats.
 
 pub mod folded;
 pub mod pprof;

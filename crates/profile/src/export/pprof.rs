@@ -1,4 +1,4 @@
-//! pprof's profile.proto, compressed, as `go tool pprof` and everything around it reads
+//! pprof's profile.proto, compressed, as read by `go tool pprof` and related tools
 //! (<https://github.com/google/pprof/blob/main/proto/profile.proto>).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -7,10 +7,10 @@ use std::io::{self, Write};
 use flate2::{Compression, write::GzEncoder};
 use prost::Message;
 
-use crate::model::{Dictionary, EventId, FrameId, Place, StackId, StrId, Strings, Task, label};
+use crate::model::{Dictionary, EventId, FrameId, FramePlace, StackId, StrId, Strings, Task, label};
 use crate::views::{Owner, StackSums, Sum};
 
-/// The messages, field numbers as in profile.proto. Only what is written is declared.
+/// The messages with the field numbers of profile.proto. Only written fields are declared.
 pub mod proto {
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Profile {
@@ -107,7 +107,7 @@ pub mod proto {
     }
 }
 
-/// The string table under construction. Its first string is empty, as the format demands.
+/// The string table under construction. Its first string is empty, as the format requires.
 #[derive(Default)]
 struct Table(Strings);
 
@@ -118,7 +118,7 @@ impl Table {
 }
 
 /// Stacks as a message. Each sample type is an event's count or weight. Samples have labels: command, whose code ran (`mode`), and
-/// pid, tid and cgroup where they are summed by thread. Addresses are not kept, so mappings have names only.
+/// pid, tid and cgroup if summed by thread. Addresses are not kept, so mappings have only names.
 pub fn message(names: &Dictionary, stacks: &StackSums) -> proto::Profile {
     let mut table = Table::default();
     let mut out = proto::Profile::default();
@@ -170,23 +170,23 @@ fn labels(
         Owner::Command(comm) => Task { pid: None, tid: None, comm, cgroup: None },
     };
     let mode = names.stacks.leaf_first(stack).next().map(|leaf| match names.frames.get(leaf).place {
-        Place::User => "user",
-        Place::Jit => "jit",
-        Place::Kernel => "kernel",
+        FramePlace::User => "user",
+        FramePlace::Jit => "jit",
+        FramePlace::Kernel => "kernel",
     });
     let comm = Some(names.strings.get(task.comm));
     let cgroup = task.cgroup.map(|cgroup| names.strings.get(cgroup));
     let event = event.and_then(|event| names.events.get(usize::from(event.0))).map(|event| event.name.as_str());
     let mut out = Vec::new();
     for (key, text) in [("comm", comm), ("mode", mode), ("cgroup", cgroup), ("event", event)] {
-        // An empty text would be read as the number 0.
+        // An empty string would be read as the number 0.
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             out.push(proto::Label { key: table.id(key), str: table.id(text), ..Default::default() });
         }
     }
     for (key, id) in [("pid", task.pid), ("tid", task.tid)] {
         if let Some(id) = id {
-            // pprof takes the key for the unit where there is none, and drops a 0 without one: the idle task.
+            // Without a unit pprof takes the key for it and drops a 0, which is the idle task.
             let key = table.id(key);
             out.push(proto::Label { key, num: i64::from(id), num_unit: key, ..Default::default() });
         }
@@ -194,10 +194,10 @@ fn labels(
     out
 }
 
-/// Each sample has a value for each column, so beyond this they are too many.
+/// Every sample has a value for each column, so the number of columns is limited.
 const MAX_EVENTS: usize = 64;
 
-/// Two columns for each event that has samples; where they are. Too many events share two columns, and are labels instead. The event with the most samples is what readers show first.
+/// Two columns per sampled event, and their positions; too many events share two. The default is the event with the most samples.
 fn value_types(
     names: &Dictionary,
     stacks: &StackSums,
@@ -222,7 +222,7 @@ fn value_types(
         }
         columns.push(Some(out.sample_type.len()));
         let clock = event.is_clock();
-        // Folded stacks have no event, only numbers.
+        // Folded stacks have no event, only weights.
         let name = if event.name.is_empty() { "samples" } else { &event.name };
         let count = if name == "samples" { "stacks".to_owned() } else { format!("{name} samples") };
         let kind =
@@ -238,7 +238,7 @@ fn value_types(
     columns
 }
 
-/// The period of an event if all its samples have the same, else 0: unknown.
+/// The period of an event if all its samples have the same one, else 0 (unknown).
 fn period(sums: &[Sum], event: EventId) -> i64 {
     let mut of = sums.iter().filter(|sum| sum.event == event);
     let Some(first) = of.next() else { return 0 };
@@ -247,7 +247,7 @@ fn period(sums: &[Sum], event: EventId) -> i64 {
     if same(first) && of.all(same) { number(period) } else { 0 }
 }
 
-/// Locations, functions and mappings of the frames that occur.
+/// Locations, functions and mappings of the frames used.
 struct Locations<'a> {
     names: &'a Dictionary,
     by_frame: HashMap<FrameId, u64>,
@@ -274,7 +274,7 @@ impl Locations<'_> {
         *self.mappings.entry(module).or_insert_with(|| {
             let id = out.mapping.len() as u64 + 1;
             let filename = table.id(self.names.strings.get(module));
-            // All functions that could be named are: without this pprof would look for the file and for address 0 in it.
+            // Marks the functions as symbolised: otherwise pprof would open the file and look up address 0.
             out.mapping.push(proto::Mapping { id, filename, has_functions: true });
             id
         })

@@ -1,4 +1,4 @@
-//! speedscope's JSON (<https://www.speedscope.app/file-format-schema.json>): one profile for each event.
+//! speedscope's JSON (<https://www.speedscope.app/file-format-schema.json>): one profile per event.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -45,8 +45,8 @@ struct Sampled {
     weights: Vec<u64>,
 }
 
-/// Writes stacks. Stacks of the same frames are added up, whoever ran them, and stand in the order of their names, so that even
-/// speedscope's view in order of time is a flame graph.
+/// Writes stacks. Equal stacks are added up, whoever ran them, and sorted by name, so that even speedscope's time-order view is a
+/// flame graph.
 pub fn write(names: &Dictionary, stacks: &StackSums, name: &str, to: impl Write) -> io::Result<()> {
     let mut frames = Frames { entries: Vec::new(), numbers: HashMap::new() };
     let mut known: HashMap<FrameId, Vec<usize>> = HashMap::new();
@@ -93,7 +93,7 @@ fn sampled(names: &Dictionary, id: EventId, sums: HashMap<Vec<usize>, u64>, fram
     let event = event_name(names, id);
     let clock = names.events.get(usize::from(id.0)).is_some_and(Event::is_clock);
     let mut sums: Vec<(Vec<usize>, u64)> = sums.into_iter().collect();
-    // Frames have different numbers under the same name if their modules differ.
+    // Frames with the same name have different numbers if their modules differ.
     let key = |frame: &usize| (frames.entries[*frame].name.as_str(), *frame);
     sums.sort_by(|(a, _), (b, _)| a.iter().map(key).cmp(b.iter().map(key)));
     let (samples, weights): (Vec<_>, Vec<u64>) = sums.into_iter().unzip();
@@ -108,7 +108,7 @@ fn sampled(names: &Dictionary, id: EventId, sums: HashMap<Vec<usize>, u64>, fram
     }
 }
 
-/// Each name in a module once.
+/// Interned pairs of name and module.
 struct Frames {
     entries: Vec<FrameEntry>,
     numbers: HashMap<(String, String), usize>,
@@ -123,7 +123,7 @@ impl Frames {
         })
     }
 
-    /// Several where a compiler's `outer->inner` names several functions.
+    /// Several if a compiler's `outer->inner` names several functions.
     fn of(&mut self, names: &Dictionary, frame: Frame) -> Vec<usize> {
         let (symbol, module) = (frame.symbol(&names.strings), frame.module(&names.strings));
         let label = label::label(symbol, module, frame.place, false);

@@ -59,7 +59,7 @@ fn pprof_reads_back_with_the_same_stacks_and_values() {
     let word = |key: &str| label(key).map(|label| text(label.str));
     assert_eq!((word("comm"), word("mode"), word("cgroup")), (Some("a<b>&\"c"), Some("kernel"), None));
     assert_eq!((label("pid").map(|label| label.num), label("tid").map(|label| label.num)), (Some(7), Some(8)));
-    // Two samples of the clock with different periods.
+    // Two clock samples with different periods.
     assert_eq!((text(message.default_sample_type), message.period), ("cpu-clock", 0));
     let no_symbol = message.function.iter().any(|function| text(function.name) == "[y]");
     assert!(no_symbol, "a frame without a symbol has its module's name");
@@ -70,7 +70,7 @@ fn pprof_reads_back_with_the_same_stacks_and_values() {
     valid(&message);
 }
 
-/// What pprof's own `Profile.CheckValid` and its reader demand.
+/// What pprof's own `Profile.CheckValid` and its reader require.
 fn valid(message: &pprof::proto::Profile) {
     assert_eq!(message.string_table.first().map(String::as_str), Some(""));
     let strings = message.string_table.len() as i64;
@@ -165,7 +165,7 @@ fn speedscope_has_a_profile_for_each_event_with_frames_that_exist() {
     let mut out = Vec::new();
     speedscope::write(&profile.names, &sums, "test", &mut out).expect("memory");
     let file: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
-    // What the schema demands of a file and of a sampled profile.
+    // What the schema requires of a file and of a sampled profile.
     assert_eq!(file["$schema"], "https://www.speedscope.app/file-format-schema.json");
     assert_eq!((&file["name"], &file["activeProfileIndex"]), (&json!("test"), &json!(0)));
     let frames = file["shared"]["frames"].as_array().expect("frames");

@@ -1,4 +1,4 @@
-//! What a file is, by its beginning.
+//! Detects the format of a file from its beginning.
 
 use std::io::Read;
 
@@ -8,9 +8,9 @@ use super::gz::{Unpacked, is_gz};
 use super::perf_script::{frame, header};
 use super::{folded, perf_data};
 
-/// How much of a file is looked at.
+/// How much of a file is examined.
 pub(super) const HEAD: usize = 64 << 10;
-/// Compressed text that unpacks to more is looked at up to here.
+/// Limit for the unpacked beginning of compressed text.
 const UNPACKED: u64 = 256 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ impl Format {
         }
     }
 
-    /// The name that programs use.
+    /// The machine-readable name.
     pub fn id(self) -> &'static str {
         match self {
             Format::PerfData => "perf-data",
@@ -47,7 +47,7 @@ impl Format {
     }
 }
 
-/// What a file is that begins with `head`.
+/// The format of a file that begins with `head`.
 pub(super) fn format(head: &[u8]) -> Option<Format> {
     if is_gz(head) {
         let mut unpacked = Vec::new();

@@ -1,20 +1,20 @@
-//! Folded stacks: one line `frame;frame;… weight` for each distinct stack, the root first.
+//! Folded stacks: one line `frame;frame;… weight` per distinct stack, root first.
 
 use std::io::{self, BufRead, BufReader, Read};
 
 use super::gz::Unpacked;
-use super::{ImportError, OddityKind, Report, Take};
-use crate::model::{Dictionary, EventId, Frame, Place, Sample, Strings, Task};
+use super::{ImportError, ImportReport, OddityKind, Take};
+use crate::model::{Dictionary, EventId, Frame, FramePlace, Sample, Strings, Task};
 
-/// Beyond this it is no line.
+/// Longer lines are skipped.
 const MAX_LINE: u64 = 4 << 20;
 
-/// Reads a stream, compressed or not. Each line becomes one sample with the line's weight; the first frame is taken for the
-/// command, as `perf script` collapsers write it. Weights may be fractions (some tools write milliseconds): they are rounded.
-pub fn read(from: impl Read, take: &mut Take<'_>) -> Result<(Dictionary, Report), ImportError> {
+/// Reads a stream, compressed or not. Each line becomes one sample with the line's weight; the first frame is taken as the command,
+/// as `perf script` collapsers write it. Fractional weights (some tools write milliseconds) are rounded.
+pub fn read(from: impl Read, take: &mut Take<'_>) -> Result<(Dictionary, ImportReport), ImportError> {
     let mut from = BufReader::new(Unpacked::new(from)?);
     let mut names = Dictionary::default();
-    let mut report = Report::default();
+    let mut report = ImportReport::default();
     let event = names.intern_event("samples");
     let mut line = Vec::new();
     let mut frames = Vec::new();
@@ -34,12 +34,12 @@ pub fn read(from: impl Read, take: &mut Take<'_>) -> Result<(Dictionary, Report)
                 report.truncated |= !ended;
                 continue;
             }
-            // A weight that was cut is a wrong weight: where the file is known to be cut, the last line does not count.
+            // A cut weight is wrong: if the file is known to be truncated, the last line does not count.
             if from.get_ref().cut() {
                 report.odd(OddityKind::UnparsedLine, report.lines, &line);
                 continue;
             }
-            // The last line of a whole file may lack its newline, but not its weight.
+            // The last line of a complete file may lack its newline, but not its weight.
             let text = line.trim_ascii();
             report.truncated |= !text.is_empty() && !text.starts_with(b"#") && parse(text).is_none();
         }
@@ -63,7 +63,7 @@ pub fn read(from: impl Read, take: &mut Take<'_>) -> Result<(Dictionary, Report)
     Ok((names, report))
 }
 
-/// How long the rest of the line is, and whether it has an end.
+/// The length of the rest of the line, and whether it ends with a newline.
 fn skip_line(from: &mut impl BufRead) -> io::Result<(u64, bool)> {
     let mut skipped = 0;
     loop {
@@ -113,13 +113,13 @@ fn sample(names: &mut Dictionary, frames: &mut Vec<u32>, stack: &[u8], weight: u
     Sample { time: None, core: None, task, event, period: weight, stack }
 }
 
-/// Undoes what [`crate::model::label::label`] does, as far as it can be undone.
+/// Reverses [`crate::model::label::label`] as far as possible.
 fn intern_label(names: &mut Dictionary, label: &[u8]) -> u32 {
     let (name, place, inlined) = match label {
-        _ if label.ends_with(b"_[k]") => (&label[..label.len() - 4], Place::Kernel, false),
-        _ if label.ends_with(b"_[j]") => (&label[..label.len() - 4], Place::Jit, false),
-        _ if label.ends_with(b"_[i]") => (&label[..label.len() - 4], Place::User, true),
-        _ => (label, Place::User, false),
+        _ if label.ends_with(b"_[k]") => (&label[..label.len() - 4], FramePlace::Kernel, false),
+        _ if label.ends_with(b"_[j]") => (&label[..label.len() - 4], FramePlace::Jit, false),
+        _ if label.ends_with(b"_[i]") => (&label[..label.len() - 4], FramePlace::User, true),
+        _ => (label, FramePlace::User, false),
     };
     let is_module = name.len() > 2 && name.starts_with(b"[") && name.ends_with(b"]");
     let (symbol, module) = if is_module && name != b"[unknown]" {
@@ -141,7 +141,7 @@ mod tests {
     use crate::model::Profile;
 
     #[test]
-    fn lines_that_are_none_are_counted_with_their_numbers() {
+    fn unparsable_lines_are_counted_with_their_numbers() {
         let text = "a;b 3\n\n# comment\nno weight here\na;b;c 1.6\nx 18446744073709551615\na;b -1\n";
         let (profile, report) = Profile::collect(|take| read(text.as_bytes(), take)).expect("text");
         assert_eq!(profile.samples.len(), 3);
@@ -158,7 +158,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read_back(lines in proptest::collection::btree_map(
+        fn written_stacks_are_read_back(lines in proptest::collection::btree_map(
             "[a-z]{1,3}(;[a-z\\[\\]]{1,4}(_\\[k\\]|_\\[j\\])?){0,4}", 1u64..1_000_000, 0..20)) {
             let text: String = lines.iter().map(|(stack, weight)| format!("{stack} {weight}\n")).collect();
             let (profile, report) = Profile::collect(|take| read(text.as_bytes(), take)).expect("text");

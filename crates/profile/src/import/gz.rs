@@ -1,4 +1,4 @@
-//! Files that were compressed with gzip are read as they are.
+//! Reads gzip-compressed files transparently.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -11,7 +11,7 @@ pub fn is_gz(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
 
-/// Unpacks `from` if it is compressed. A compressed file that was cut gives what is there; [`Unpacked::cut`] tells.
+/// Unpacks `from` if it is compressed. A truncated compressed file gives what is there; [`Unpacked::cut`] tells.
 pub struct Unpacked<R: Read> {
     inner: Inner<R>,
     cut: bool,
@@ -30,7 +30,7 @@ impl<R: Read> Unpacked<R> {
         Ok(Unpacked { inner, cut: false })
     }
 
-    /// The compressed data ended too early or is damaged from some point on.
+    /// The compressed data is truncated, or damaged from some point on.
     pub fn cut(&self) -> bool {
         self.cut
     }

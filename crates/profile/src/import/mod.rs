@@ -1,7 +1,5 @@
-//! Readers of what others write. Each takes any bytes, passes on what is there sample by sample, and says in a [`Report`] what it
-//! could not use. Samples are not kept here: memory follows the distinct stacks, whatever the size of the file.
-//!
-//! [`file`] finds out what a file is; [`profile`] keeps its samples, for those who look at them more than once.
+//! Readers of other tools' formats. Each accepts any bytes, passes samples on one by one, and reports what it could not use in an
+//! [`ImportReport`]. Samples are not kept here: memory follows the distinct stacks, whatever the size of the file.
 
 mod detect;
 pub mod folded;
@@ -19,47 +17,47 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use coroner_evidence::recording::RecordingError;
 pub use detect::Format;
-pub use report::{Oddity, OddityKind, Report};
+pub use report::{ImportReport, Oddity, OddityKind};
 
 use crate::model::{Dictionary, Profile, Sample};
 use crate::recording;
 use crate::symbols::Symbols;
 use order::Window;
 
-/// Takes samples one by one, in order of time as far as a file is not far from it; what does not fit any more comes late and is
-/// counted in [`Report::out_of_order`]. `Break` ends the reading.
+/// Takes samples one by one, in time order if the file is nearly sorted; samples that are too late come late and are counted in
+/// [`ImportReport::out_of_order`]. `Break` stops reading.
 pub type Take<'a> = dyn FnMut(&Dictionary, Sample) -> ControlFlow<()> + 'a;
+
+pub type ReadResult = Result<(Dictionary, ImportReport), ImportError>;
 
 /// Why a file could not be read at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     #[error("reading failed: {0}")]
     Read(#[from] io::Error),
-    #[error("this is no {expected} file")]
+    #[error("not a {expected} file")]
     NotThisFormat { expected: &'static str },
     #[error("{path}: {why}")]
     File { path: PathBuf, why: io::Error },
     #[error("{path}: the file is empty")]
     Empty { path: PathBuf },
     #[error(
-        "{path}: neither perf.data, the text of perf script, folded stacks nor a recording of coroner; it begins with {begins} (--input says what it is)"
+        "{path}: neither perf.data, perf script text, folded stacks nor a coroner recording; it begins with {begins} (--input sets the format)"
     )]
     Unknown { path: PathBuf, begins: String },
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    #[error("{path}: this recording holds no CPU samples; `coroner import` makes one that does")]
+    #[error("{path}: this recording has no CPU samples; `coroner import` creates one from a profile")]
     NoSamples { path: PathBuf },
-    #[error(
-        "{path}: no recording of the recorder is in this directory (their names are like 2026-05-28T20-26-40Z.coroner)"
-    )]
+    #[error("{path}: this directory has no recorder segments (files named like 2026-05-28T20-26-40Z.coroner)")]
     NoSegments { path: PathBuf },
 }
 
-/// What reading a file came to.
+/// The result of reading a file.
 #[derive(Debug)]
 pub struct Imported {
     pub names: Dictionary,
-    pub report: Report,
+    pub report: ImportReport,
     pub format: Format,
 }
 
@@ -68,35 +66,34 @@ pub struct Imported {
 pub enum Stacks {
     #[default]
     All,
-    /// Only those of the cores' idle tasks: enough to count when cores did not idle. A hint: text is then read several times as
-    /// fast, and gives other samples without their stacks.
+    /// Only those of idle tasks: enough to tell busy from idle. A hint: text reads several times as fast, other samples lack stacks.
     OfIdleTasks,
 }
 
 #[derive(Default)]
-pub struct Options<'a> {
-    /// What the file is, if it is known.
+pub struct ImportOptions<'a> {
+    /// The format, if known.
     pub format: Option<Format>,
-    /// Grows by each byte that was read, for those who show progress.
+    /// Counts the bytes read, to show progress.
     pub read: Option<&'a AtomicU64>,
-    /// Only samples of this time are wanted, in nanoseconds of the profile's clock (of the wall clock for a directory). A hint:
-    /// a recording is read there only, other files are read whole.
+    /// Only samples in this range are wanted, in nanoseconds of the profile's clock (of the wall clock for a directory). A hint: of a
+    /// recording only this range is read, other files are read whole.
     pub range: Option<Range<u64>>,
     pub stacks: Stacks,
     pub picked: Picked,
 }
 
-/// Which of a recording's samples are read, for a picture of more than can be read at once. Other files are read whole.
+/// Which samples of a recording are read, if it has too many to read all. Other files are read whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Picked {
-    /// Of so many segments of a directory one is read: the names of each must be looked up anew.
+    /// Reads one of this many segments of a directory: the names of each must be looked up anew.
     pub one_segment_in: u32,
-    /// Of so many chunks of these one is read.
+    /// Reads one of this many chunks of those segments.
     pub one_chunk_in: u32,
-    /// Of the segments that are read, every `turns`th from `turn` on: several may share the work.
+    /// Of these segments, every `turns`th starting at `turn`: several readers may share the work.
     pub turn: u32,
     pub turns: u32,
-    /// The order of the samples is of no matter.
+    /// The order of the samples does not matter.
     pub in_any_order: bool,
 }
 
@@ -108,13 +105,13 @@ impl Default for Picked {
 }
 
 impl Picked {
-    /// Which part of the samples that is, about.
+    /// The approximate fraction of samples read.
     pub fn part(&self) -> f64 {
         1.0 / (f64::from(self.one_segment_in.max(1)) * f64::from(self.one_chunk_in.max(1)))
     }
 }
 
-/// What the file at `path` is.
+/// The format of the file at `path`.
 pub fn format_of(path: &Path) -> Result<Format, ImportError> {
     let of = |why: io::Error| ImportError::File { path: path.to_owned(), why };
     if std::fs::metadata(path).map_err(of)?.is_dir() {
@@ -125,10 +122,10 @@ pub fn format_of(path: &Path) -> Result<Format, ImportError> {
     detect::format(&head).ok_or_else(|| ImportError::Unknown { path: path.to_owned(), begins: detect::describe(&head) })
 }
 
-/// Reads the file at `path` (`-` is the standard input) and passes its samples on.
+/// Reads the file at `path` (`-` is standard input) and passes its samples on.
 pub fn file(
     path: &Path,
-    options: &Options<'_>,
+    options: &ImportOptions<'_>,
     symbols: &mut Symbols,
     take: &mut Take<'_>,
 ) -> Result<Imported, ImportError> {
@@ -154,7 +151,7 @@ pub fn file(
     };
     if format == Format::Recording {
         if packed || !std::fs::metadata(path).is_ok_and(|about| about.is_file()) {
-            return Err(of(io::Error::other("a recording must be a plain file: unpack or save it first")));
+            return Err(of(io::Error::other("a recording must be an uncompressed file: unpack or save it first")));
         }
         // Not while it is open: closing it drops locks (see `coroner_evidence`'s open).
         drop(input);
@@ -196,7 +193,7 @@ pub fn file(
 /// Reads a recording or a directory of them.
 fn ours(
     path: &Path,
-    options: &Options<'_>,
+    options: &ImportOptions<'_>,
     symbols: &mut Symbols,
     take: &mut Take<'_>,
 ) -> Result<Imported, ImportError> {
@@ -210,31 +207,31 @@ fn ours(
         window.finish(&read.0);
         read
     };
-    // How many were out of order when they were recorded or imported is in the file. That chunks overlap is our own doing.
+    // The file has the number that were out of order when recorded or imported. Overlapping chunks are our own doing.
     if let Some(read) = options.read {
         read.fetch_add(report.bytes, Ordering::Relaxed);
     }
     Ok(Imported { names, report, format: Format::Recording })
 }
 
-/// What can be told of a file without reading all of it.
+/// What can be told about a file without reading all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outline {
     /// Times of the first and the last sample.
     pub first: u64,
     pub last: u64,
-    /// How many cores there are, or at least are.
+    /// The number of cores, or a lower bound.
     pub cores: Option<usize>,
 }
 
-/// Looks at the index or the ends of the file at `path`.
+/// Reads the index or the ends of the file at `path`.
 pub fn outline(path: &Path) -> Result<Option<Outline>, ImportError> {
     let of = |why: io::Error| ImportError::File { path: path.to_owned(), why };
     match format_of(path)? {
         Format::PerfScript => perf_script::outline(&File::open(path).map_err(of)?).map_err(of),
         Format::PerfData => {
             let file = File::open(path).map_err(of)?;
-            // A compressed one cannot be looked into.
+            // A compressed file has no random access.
             let about = perf_data::about(&file).ok();
             let span = about.and_then(|about| about.samples);
             Ok(span.filter(|(first, last)| first <= last).map(|(first, last)| Outline { first, last, cores: None }))
@@ -244,7 +241,7 @@ pub fn outline(path: &Path) -> Result<Option<Outline>, ImportError> {
     }
 }
 
-/// The machine that the file at `path` is of, where it says so.
+/// The host that the file at `path` was recorded on, if it tells.
 pub fn host(path: &Path) -> Option<String> {
     match format_of(path).ok()? {
         Format::PerfData => perf_data::about(&File::open(path).ok()?).ok()?.host,
@@ -252,20 +249,23 @@ pub fn host(path: &Path) -> Option<String> {
     }
 }
 
-/// Reads the file at `path` and keeps its samples, in order of time.
-pub fn profile(path: &Path, options: &Options<'_>, symbols: &mut Symbols) -> Result<(Profile, Report), ImportError> {
+/// Reads the file at `path` and keeps its samples, in time order.
+pub fn profile(
+    path: &Path,
+    options: &ImportOptions<'_>,
+    symbols: &mut Symbols,
+) -> Result<(Profile, ImportReport), ImportError> {
     Profile::collect(|take| {
         let imported = file(path, options, symbols, take)?;
         Ok((imported.names, imported.report))
     })
 }
 
-/// How much more than itself a compressed perf.data may unpack to. The ones measured do 2 to 16 times; gzip could do a
-/// thousand, and this goes to disk.
+/// Limit for how much a compressed perf.data grows on disk. Measured: 2 to 16 times; gzip could reach a thousand.
 const MOST_UNPACKED: u64 = 200;
 const ALWAYS_UNPACKED: u64 = 64 << 20;
 
-/// A file without a name that holds what `from` gives, unpacked: perf.data cannot be read front to back. Says whether it is cut.
+/// Unpacks `from` into an unnamed file, as perf.data needs random access. Returns whether it is truncated.
 fn spool(from: impl Read) -> io::Result<(File, bool)> {
     let packed = AtomicU64::new(0);
     let mut from = gz::Unpacked::new(Counted { from, read: &packed })?;

@@ -1,4 +1,4 @@
-//! Puts samples in order of time that are nearly so.
+//! Sorts nearly sorted samples by time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
@@ -7,9 +7,9 @@ use std::ops::ControlFlow;
 use super::Take;
 use crate::model::{Dictionary, Sample};
 
-/// How many samples are held back: those of a second on a thousand cores at 99 Hz and a half.
+/// How many samples are held back: a second and a half of a thousand cores at 99 Hz.
 pub(super) const HELD: usize = 1 << 16;
-/// perf.data was put in order record by record; what is still late is what two rounds of its reader did not bring.
+/// perf.data is already sorted by record; what is still late came more than two of perf's rounds late.
 pub(super) const HELD_OF_ORDERED: usize = 1 << 12;
 
 pub(super) struct Window<'s, 't> {
@@ -26,7 +26,7 @@ pub(super) struct Window<'s, 't> {
     stopped: bool,
 }
 
-/// Ordered by time, then as they came.
+/// Ordered by time, then by arrival.
 struct Held {
     time: u64,
     turn: u64,
@@ -65,11 +65,11 @@ impl<'s, 't> Window<'s, 't> {
         self.came += 1;
         let held = Held { time, turn: self.came, sample };
         if time < self.passed {
-            // Too late to be put in its place.
+            // Too late to be sorted in.
             self.late += 1;
             return self.pass(names, sample);
         }
-        // Most files are in order, and then this is a push at the end.
+        // Most files are sorted, and then this is a push at the end.
         if self.held.back().is_some_and(|newest| newest.time > time) {
             self.late += 1;
             self.late_ones.push(Reverse(held));
@@ -115,7 +115,7 @@ mod tests {
     use crate::model::{EventId, StackId, TaskId};
 
     #[test]
-    fn a_late_sample_is_put_in_its_place_and_one_that_is_far_too_late_is_passed_on() {
+    fn a_late_sample_is_sorted_in_and_a_far_too_late_one_passed_on() {
         let mut seen = Vec::new();
         let mut take = |_: &Dictionary, sample: Sample| {
             seen.push(sample.time.unwrap_or(0));

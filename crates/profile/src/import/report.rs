@@ -1,10 +1,10 @@
-//! What an importer saw and could not use.
+//! What an importer could not use.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// How many first places are kept for each kind of oddity.
+/// How many positions are kept per kind of oddity.
 const PLACES: usize = 5;
 /// How much of the first odd line is kept.
 const EXAMPLE_BYTES: usize = 160;
@@ -14,23 +14,23 @@ const EXAMPLE_BYTES: usize = 160;
 pub enum OddityKind {
     /// A line that is neither an event, a frame nor a comment.
     UnparsedLine,
-    /// A line in a stack that is no frame.
+    /// A line in a stack that is not a frame.
     UnparsedFrame,
-    /// A line too long to be one; skipped.
+    /// An overlong line; skipped.
     OverlongLine,
-    /// Frames without an event before them; kept as a sample of an unknown task.
+    /// Frames without a header before them; kept as a sample of an unknown task.
     HeadlessStack,
     /// An event without a stack; kept with its task alone.
     EmptyStack,
-    /// A record of perf's own (mmap, comm, fork) between the samples; not a sample.
+    /// One of perf's own records (mmap, comm, fork); not a sample.
     PerfRecord,
     /// The source line of a frame (`-F srcline`); not kept.
     SourceLine,
-    /// A stack that leads nowhere from some frame on; kept up to there.
+    /// A stack that is broken from some frame on; kept up to there.
     StrayStack,
     /// A record of a binary file that could not be decoded; skipped.
     BadRecord,
-    /// Something a file has that is not read.
+    /// Something in the file that is not supported.
     Unsupported,
 }
 
@@ -39,27 +39,27 @@ pub enum OddityKind {
 pub struct Oddity {
     pub kind: OddityKind,
     pub count: u64,
-    /// The first places: line numbers of a text (from 1), byte offsets of a binary file.
+    /// The first positions: line numbers of a text (from 1), byte offsets of a binary file.
     pub first: Vec<u64>,
-    /// The first such line, cut.
+    /// The first such line, truncated.
     pub example: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct ImportReport {
     pub samples: u64,
     pub lines: u64,
     pub bytes: u64,
     /// The file ends in the middle of something.
     pub truncated: bool,
-    /// Samples that stand in the file after a younger one. They were put in their place.
+    /// Samples that come after a newer one in the file. They were sorted in.
     pub out_of_order: u64,
-    /// Samples the kernel or perf says it lost.
+    /// Samples that the kernel or perf reported as lost.
     pub lost: u64,
-    /// Of these, by the core whose buffer was full, where the file tells.
+    /// Of these, by the core whose buffer was full, if the file tells.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub lost_by_core: BTreeMap<u32, u64>,
-    /// How often the kernel stopped sampling on a core for a while, because samples took too much of its time.
+    /// How often the kernel throttled sampling on a core because it took too much time.
     #[serde(default)]
     pub throttled: u64,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -67,8 +67,8 @@ pub struct Report {
     pub oddities: Vec<Oddity>,
 }
 
-impl Report {
-    /// Counts one thing that could not be used. Cheap: a file may consist of nothing else.
+impl ImportReport {
+    /// Counts an oddity. Cheap: a file may consist of nothing else.
     pub fn odd(&mut self, kind: OddityKind, place: u64, text: &[u8]) {
         match self.oddities.iter_mut().find(|oddity| oddity.kind == kind) {
             Some(oddity) => {
@@ -90,7 +90,7 @@ impl Report {
     }
 
     /// Appends the report of the part of the file that follows this one.
-    pub fn append(&mut self, next: Report) {
+    pub fn append(&mut self, next: ImportReport) {
         for theirs in next.oddities {
             let moved = theirs.first.iter().map(|place| place + self.lines);
             match self.oddities.iter_mut().find(|oddity| oddity.kind == theirs.kind) {
@@ -128,9 +128,9 @@ mod tests {
 
     #[test]
     fn line_numbers_of_the_second_part_count_on() {
-        let mut first = Report { lines: 100, ..Report::default() };
+        let mut first = ImportReport { lines: 100, ..ImportReport::default() };
         first.odd(OddityKind::UnparsedLine, 7, b"what?");
-        let mut second = Report { lines: 50, truncated: true, ..Report::default() };
+        let mut second = ImportReport { lines: 50, truncated: true, ..ImportReport::default() };
         second.odd(OddityKind::UnparsedLine, 3, b"eh?");
         second.odd(OddityKind::EmptyStack, 9, b"e");
         first.append(second);
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_million_oddities_take_no_more_room_than_five() {
-        let mut report = Report::default();
+        let mut report = ImportReport::default();
         for line in 0..1_000_000 {
             report.odd(OddityKind::UnparsedLine, line, &[0xff; 4096]);
         }

@@ -1,11 +1,10 @@
-//! Samples of the node we run on, out of the records that the kernel leaves in its rings.
+//! Samples of the node we run on, from the records in the kernel's rings.
 //!
-//! What a file of perf's has in its header the node itself is asked for: mappings and names of processes that ran before us, the
-//! kernel's symbols. Frames of the kernel are named at once, as their addresses mean nothing after the next boot. Frames of
-//! programs are named by their files' symbols while that costs little; else they keep the file's build id and their place in it, and are named
-//! by whoever reads the recording.
+//! What perf.data has in its header is read from the node: mappings and names of processes older than us, the kernel's symbols.
+//! Kernel frames are named at once, as their addresses mean nothing after the next boot. User frames are named by their files'
+//! symbols while that is cheap; otherwise they keep the file's build id and offset, and are named when the recording is read.
 //!
-//! **Memory** is bounded: what is mapped where some megabytes, symbol tables 16 MiB, the kernel's symbols 4 to 8 MiB. The dictionary
+//! **Memory** is bounded: mappings take a few megabytes, symbol tables 16 MiB, the kernel's symbols 4 to 8 MiB. The dictionary
 //! grows with what is sampled until [`Live::begin_anew`]; [`Live::dictionary_bytes`] tells when it is time.
 
 mod node;
@@ -18,7 +17,7 @@ use std::path::Path;
 
 use coroner_evidence::perf::{Attr, HEADER, record_header};
 
-use crate::import::Report;
+use crate::import::ImportReport;
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId, Sample};
 use crate::records::Limits;
@@ -32,11 +31,11 @@ use node::SampledNode;
 pub struct LiveFormat {
     /// As perf names it: `cycles` or `cpu-clock`.
     pub event: String,
-    /// PERF_SAMPLE_* bits. All other records end with those of them that sample_id_all adds.
+    /// PERF_SAMPLE_* bits. All other records end with those fields that sample_id_all adds.
     pub sample_type: u64,
 }
 
-/// Puts records in order and makes samples of them.
+/// Sorts records and turns them into samples.
 pub struct Live {
     work: Work,
     order: Order,
@@ -45,12 +44,12 @@ pub struct Live {
     attrs: [Attr; 1],
     ids: HashMap<u64, usize, Seeded>,
     event: [EventId; 1],
-    /// How many symbol tables there were when callers were remembered.
+    /// The number of symbol tables when callers were cached.
     files_read: u64,
 }
 
 impl Live {
-    /// `root` is `/` on a live node. What it has below /proc is read when it is needed first.
+    /// `root` is `/` on a live node. Its /proc is read when first needed.
     pub fn new(root: &Path, format: LiveFormat) -> Live {
         let attr = Attr {
             name: format.event,
@@ -59,7 +58,7 @@ impl Live {
             sample_id_all: true,
             ..Attr::default()
         };
-        let mut work = Work::new(false, Dictionary::default(), Report::default(), Limits::LIVE);
+        let mut work = Work::new(false, Dictionary::default(), ImportReport::default(), Limits::LIVE);
         work.namer.keeps_places = true;
         let mut live = Live {
             work,
@@ -75,8 +74,8 @@ impl Live {
         live
     }
 
-    /// Takes records of all cores, one after the other. When all that were made until some moment (of the samples' clock) have
-    /// come, `all_until` says so: then those samples are passed on, in order of time.
+    /// Takes records of all cores, one core after the other. `all_until` says that all records up to this time (of the samples' clock)
+    /// have arrived: those samples are then passed on, in time order.
     pub fn take(&mut self, records: &[u8], all_until: Option<u64>, sink: &mut dyn FnMut(&Dictionary, Sample)) {
         let mut rest = records;
         while let Some(header) = rest.get(..HEADER) {
@@ -103,7 +102,7 @@ impl Live {
         }
     }
 
-    /// Passes on what is still held: no more records come.
+    /// Passes on what is still held; no more records come.
     pub fn finish(&mut self, sink: &mut dyn FnMut(&Dictionary, Sample)) {
         self.pass(Order::finish, sink);
     }
@@ -112,24 +111,23 @@ impl Live {
         &self.work.names
     }
 
-    /// What could not be understood, and how many records were lost or held back by core, since the start.
-    pub fn report(&self) -> &Report {
+    /// What could not be used, and how many records were lost or throttled per core, since the start.
+    pub fn report(&self) -> &ImportReport {
         &self.work.report
     }
 
-    /// What the dictionary takes of memory.
+    /// Memory used by the dictionary.
     pub fn dictionary_bytes(&self) -> usize {
         self.work.names.held_bytes()
     }
 
-    /// A new segment begins: a new, empty dictionary. What is mapped where and the symbol tables stay. Samples that are held now are of
-    /// the new segment.
+    /// Begins a new segment with an empty dictionary. Mappings and symbol tables stay. Samples held now belong to the new segment.
     pub fn begin_anew(&mut self) {
         self.work.begin_anew();
         self.event = [self.work.names.intern_event(&self.attrs[0].name)];
         self.symbols.uncache();
         if self.work.tasks.is_full() {
-            // Whatever still runs is asked again.
+            // Processes still running are queried again.
             self.work.tasks.forget();
             self.symbols.forget_files();
         }
@@ -140,7 +138,7 @@ impl Live {
         turn: impl FnOnce(&mut Order, &mut dyn FnMut(&[u8], u64)),
         sink: &mut dyn FnMut(&Dictionary, Sample),
     ) {
-        // A table that was read since may name callers that were nameless.
+        // Tables read since may name callers that were unnamed.
         if self.symbols.files_read() != self.files_read {
             self.files_read = self.symbols.files_read();
             self.work.namer.forget_seen();

@@ -1,7 +1,7 @@
-//! What a live node can be asked about a process that began before us: what it has mapped, what it is called, where it belongs.
+//! Queries a live node about processes older than us: their mappings, names and cgroups.
 //!
-//! Each process is asked once, when it is sampled or has a child for the first time. On a node where many processes begin and end at once
-//! that could cost more than the samples; so time for it is limited, and what is not asked now is asked at the next sample.
+//! Each process is queried once, when it is first sampled or forks. With many short-lived processes that could cost more than the
+//! samples, so the time is limited; what is not queried now is queried at the next sample.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,19 +15,19 @@ use crate::records::Beyond;
 use crate::records::space::{Mapping, Tasks};
 use crate::symbols::{Budget, RecordedKernel, build_id_of};
 
-/// What may be spent on asking in a second, on average; and at once, after a pause.
+/// Time budget for queries: per second on average, and at once after a pause.
 const EACH_SECOND: Duration = Duration::from_millis(10);
 const AT_ONCE: Duration = Duration::from_millis(200);
 
-/// The longest list of mappings that is read, and the most mappings of code that are kept of it.
+/// The longest list of mappings read, and the most code mappings kept of it.
 const MAX_MAPS_BYTES: u64 = 4 << 20;
 const MAX_MAPS: usize = 4096;
 /// The kernel's own limits: TASK_COMM_LEN, PATH_MAX and some.
 const MAX_COMM_BYTES: u64 = 64;
 const MAX_CGROUP_BYTES: u64 = 64 << 10;
-/// What a record of the kernel's has room for.
+/// The size limit of a kernel record.
 const MAX_BUILD_ID: usize = 20;
-/// The parent of all kernel threads, unless we are in a container that has processes of its own.
+/// The parent of all kernel threads, unless we are in a PID namespace of our own.
 const KTHREADD: u32 = 2;
 /// Files whose build ids are remembered.
 const MAX_BUILD_IDS: usize = 4096;
@@ -38,7 +38,7 @@ pub(super) struct SampledNode {
     root: PathBuf,
     budget: Budget,
     build_ids: HashMap<InodeAndPath, Option<Rc<[u8]>>, Seeded>,
-    /// Each cgroup's path once, however many processes are in it.
+    /// Interned cgroup paths.
     cgroups: HashMap<Rc<str>, (), Seeded>,
 }
 
@@ -83,7 +83,7 @@ impl SampledNode {
         if let Some(known) = self.build_ids.get(&key) {
             return known.clone();
         }
-        // As the process sees it: in a container another file lies there than here.
+        // As the process sees it: in a container the path is another file than here.
         let path = path.trim_start_matches('/');
         let id = build_id_of(&self.root.join(format!("proc/{pid}/root/{path}")))
             .or_else(|| build_id_of(&self.root.join(path)));
@@ -106,7 +106,7 @@ impl SampledNode {
         if let Some((known, ())) = self.cgroups.get_key_value(path) {
             return Rc::clone(known);
         }
-        // Those that no process is in any more.
+        // Drops those without processes.
         if self.cgroups.len() >= MAX_BUILD_IDS {
             self.cgroups.retain(|path, ()| Rc::strong_count(path) > 1);
         }
@@ -164,8 +164,8 @@ impl Beyond for SampledNode {
         self.budget.spent(began);
     }
 
-    /// On recent kernels (seen: 6.18; probably since 6.4) a kernel thread has its name from its first moment (kernel/fork.c: copy_process takes it over), and the kernel tells
-    /// names only where they change. By its records each would be one more `kthreadd`.
+    /// On recent kernels (seen: 6.18; probably since 6.4) a kernel thread has its name from the start (kernel/fork.c: copy_process
+    /// copies it), and the kernel records only name changes. By the records alone each would be another `kthreadd`.
     fn born(&mut self, tid: u32, parent_pid: u32, tasks: &mut Tasks) {
         if parent_pid == KTHREADD && tasks.name(KTHREADD) == Some(b"kthreadd") {
             tasks.borrows_name(tid);
@@ -207,7 +207,7 @@ impl std::str::FromStr for Code {
             end: hex(end)?,
             file_offset: hex(offset)?,
             inode: inode.parse().ok().filter(|inode| *inode != 0),
-            // As perf's records call it.
+            // As in perf's records.
             path: if path.is_empty() { "//anon".to_owned() } else { path.to_owned() },
         })
     }
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_code_is_taken_from_the_list_of_mappings() {
+    fn only_code_mappings_are_taken() {
         let line =
             "55d0c0001000-55d0c0005000 r-xp 00001000 fe:00 4711                       /usr/bin/my prog (deleted)";
         let code: Code = line.parse().expect("code");

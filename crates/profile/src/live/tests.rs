@@ -1,4 +1,4 @@
-//! Records as the kernel writes them, of a node that is a small tree; and any bytes.
+//! Records as the kernel writes them, with a small tree as the node; and any bytes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ fn live(root: &tempfile::TempDir) -> Live {
     Live::new(root.path(), LiveFormat { event: "cpu-clock".to_owned(), sample_type: SAMPLE_TYPE })
 }
 
-/// Who, and the frames from the leaf on, as text.
+/// Task and frames, leaf first, as text.
 fn told(names: &Dictionary, sample: &Sample) -> String {
     let task = names.task(sample.task);
     let frames = names.stacks.leaf_first(sample.stack).map(|id| {
@@ -70,12 +70,12 @@ fn told(names: &Dictionary, sample: &Sample) -> String {
 }
 
 #[test]
-fn a_process_that_ran_before_us_is_asked_and_its_child_is_known_when_it_is_gone() {
+fn an_older_process_is_queried_and_its_child_inherits() {
     let node = node();
     let mut live = live(&node);
     let mut seen = Vec::new();
     let mut sink = |names: &Dictionary, sample: Sample| seen.push((sample.time, told(names, &sample)));
-    // Core 1's records come after core 0's and are older.
+    // Core 1's records come after core 0's but are older.
     let mut records = sample(7, 50, 0, &[KERNEL, 0xffff_ffff_8100_0110, USER, 0x1234]);
     records.extend(sample(9, 40, 1, &[USER, 0x1234]));
     records.extend(exec(10, b"ls\0\0\0\0\0\0", 45));
@@ -93,9 +93,9 @@ fn a_process_that_ran_before_us_is_asked_and_its_child_is_known_when_it_is_gone(
     assert_eq!(seen, expected);
 }
 
-/// Recent kernels (seen: 6.18) make no record of their names.
+/// Recent kernels (seen: 6.18) record no names for them.
 #[test]
-fn a_kernel_thread_born_while_we_look_has_its_own_name() {
+fn a_new_kernel_thread_has_its_own_name() {
     let node = node();
     let write = |path: &str, text: &str| {
         let path = node.path().join(path);
@@ -105,7 +105,7 @@ fn a_kernel_thread_born_while_we_look_has_its_own_name() {
     write("proc/2/task/2/comm", "kthreadd\n");
     write("proc/2/maps", "");
     write("proc/900/task/900/comm", "napi/eth0-261\n");
-    write("proc/902/task/902/comm", "not asked\n");
+    write("proc/902/task/902/comm", "not queried\n");
     let mut live = live(&node);
     let mut seen = Vec::new();
     let mut comm = |names: &Dictionary, sample: Sample| {
@@ -113,14 +113,14 @@ fn a_kernel_thread_born_while_we_look_has_its_own_name() {
     };
     let mut records = fork(900, 2, 10);
     records.extend(sample(900, 11, 0, &[KERNEL, 0xffff_ffff_8100_0110]));
-    // One that is gone when it is asked, and one that changed its name.
+    // One that is gone when queried, and one that changed its name.
     records.extend(fork(901, 2, 12));
     records.extend(sample(901, 13, 0, &[KERNEL, 0xffff_ffff_8100_0110]));
     records.extend(fork(902, 2, 14));
     records.extend(record(3, 0, &[ids(902, 902), u64::from_ne_bytes(*b"renamed\0"), ids(902, 902), 15, 0]));
     records.extend(sample(902, 16, 0, &[KERNEL, 0xffff_ffff_8100_0110]));
     live.take(&records, Some(u64::MAX), &mut comm);
-    // Asked once: what it is at work on is told by some kernels, and changes all the time.
+    // Queried once: some kernels append the current work to the name, which keeps changing.
     write("proc/900/task/900/comm", "another\n");
     write("proc/901/task/901/comm", "another\n");
     let mut again = sample(900, 20, 0, &[KERNEL, 0xffff_ffff_8100_0110]);
@@ -131,7 +131,7 @@ fn a_kernel_thread_born_while_we_look_has_its_own_name() {
 }
 
 #[test]
-fn a_new_dictionary_knows_nothing_and_the_processes_are_still_known() {
+fn a_new_dictionary_is_empty_and_processes_stay_known() {
     let node = node();
     let mut live = live(&node);
     let chain = [KERNEL, 0xffff_ffff_8100_0110, 0xffff_ffff_8100_0110, USER, 0x1234];
@@ -152,12 +152,12 @@ fn a_new_dictionary_knows_nothing_and_the_processes_are_still_known() {
 }
 
 unsafe extern "C" {
-    /// A function in a file that keeps its name in a stripped build: the C library.
+    /// A function whose name survives stripping: it is in the C library.
     safe fn getpid() -> i32;
 }
 
 #[test]
-fn what_has_no_name_keeps_its_place_and_is_named_by_who_reads_it() {
+fn an_unnamed_frame_keeps_its_offset_and_is_named_when_read() {
     let address = getpid as extern "C" fn() -> i32 as usize as u64;
     let maps = fs::read_to_string("/proc/self/maps").expect("maps");
     let code = maps.lines().find_map(|line| {
@@ -182,7 +182,7 @@ fn what_has_no_name_keeps_its_place_and_is_named_by_who_reads_it() {
     mapped.extend(text.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("a word"))));
     mapped.extend([ids(7, 7), 5, 0]);
 
-    // A tree without the program: as if its symbols could not be read.
+    // A tree without the file, as if its symbols could not be read.
     let node = node();
     let mut live = live(&node);
     let mut records = exec(7, b"prog\0\0\0\0", 4);

@@ -1,4 +1,4 @@
-//! What samples refer to by small numbers: strings, frames, stacks, tasks and events, each distinct one once.
+//! What samples refer to by small numbers: interned strings, frames, stacks, tasks and events.
 
 use std::collections::HashMap;
 
@@ -34,12 +34,12 @@ impl Task {
 pub struct Event {
     pub name: String,
     pub samples: u64,
-    /// Sum of the periods: what the samples stand for, in the event's unit (nanoseconds for a cpu clock).
+    /// Sum of the periods, in the event's unit (nanoseconds for a cpu clock).
     pub weight: u64,
 }
 
 impl Event {
-    /// Whether the weights are nanoseconds. In a text without periods each sample counts 1, whatever the event.
+    /// Whether the weights are nanoseconds. In text without periods every sample weighs 1, whatever the event.
     pub fn is_clock(&self) -> bool {
         let clock = self.name.starts_with("cpu-clock") || self.name.starts_with("task-clock");
         clock && self.weight > self.samples
@@ -55,7 +55,7 @@ pub struct Clock {
     pub wall_ns: u64,
 }
 
-/// Grows while a file is read. What was added stays as it is, so that a number means the same at any later time.
+/// Grows while a file is read. Entries never change, so an id keeps its meaning.
 #[derive(Clone, Debug, Default)]
 pub struct Dictionary {
     pub strings: Strings,
@@ -69,10 +69,10 @@ pub struct Dictionary {
 
 const NOBODY: u32 = u32::MAX;
 
-/// The last event's place. Where a file has more events, it stands for all of them.
+/// The last event slot; it stands for all further events of the file.
 const LAST_EVENT: usize = u16::MAX as usize - 1;
 
-/// The place and name of a new event, where `events` are known.
+/// The slot and name of a new event when `events` are known.
 pub(super) fn event_place(events: usize, name: &str) -> (usize, &str) {
     if events < LAST_EVENT { (events, name) } else { (LAST_EVENT, "[other events]") }
 }
@@ -94,7 +94,7 @@ impl Dictionary {
         (0..self.tasks.len() as u32).map(|id| (TaskId(id), self.task(TaskId(id))))
     }
 
-    /// The id of the event `name`, which is added if new.
+    /// The id of the event `name`; adds it if it is new.
     pub fn intern_event(&mut self, name: &str) -> EventId {
         if let Some(id) = self.event_ids.get(name) {
             return *id;
@@ -108,12 +108,12 @@ impl Dictionary {
         id
     }
 
-    /// What it takes of memory, about.
+    /// Memory used, approximately.
     pub fn held_bytes(&self) -> usize {
         self.strings.held_bytes() + self.frames.held_bytes() + self.stacks.held_bytes() + self.tasks.held_bytes()
     }
 
-    /// Counts a sample for its event.
+    /// Adds a sample to its event's totals.
     pub fn count(&mut self, event: EventId, period: u64) {
         if let Some(event) = self.events.get_mut(usize::from(event.0)) {
             event.samples += 1;

@@ -1,4 +1,4 @@
-//! Stacks and their weights, without samples: what a flame graph of a whole file needs.
+//! Stacks and their weights, without samples: all that a flame graph of a whole file needs.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -10,16 +10,16 @@ use super::{Strings, WordTable, dictionary};
 #[derive(Clone, Debug, Default)]
 pub struct FoldedStacks {
     pub labels: Strings,
-    /// Names of the events; a stack names its event by position.
+    /// Event names; a stack refers to its event by position.
     pub events: Vec<String>,
     event_ids: HashMap<String, u32>,
-    /// Event, root label, then labels from the leaf on.
+    /// Event, root label, then the other labels, leaf first.
     keys: WordTable,
     weights: Vec<u64>,
 }
 
-/// Stacks on their way into [`FoldedStacks`]. Its tables are larger than a core's own caches; looked into for many stacks at a
-/// time, the waits overlap.
+/// Stacks to be added to [`FoldedStacks`]. Its tables exceed a core's private caches; looking up many stacks at a time overlaps
+/// the cache misses.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     words: Vec<u32>,
@@ -93,7 +93,7 @@ impl FoldedStacks {
         self.weights.is_empty()
     }
 
-    /// The position of the event `name`, which is added if new.
+    /// The position of the event `name`; adds it if it is new.
     pub fn event(&mut self, name: &str) -> u32 {
         if let Some(at) = self.event_ids.get(name) {
             return *at;
@@ -106,7 +106,7 @@ impl FoldedStacks {
         at as u32
     }
 
-    /// Adds what another part of the same file gave.
+    /// Adds the stacks of another part of the same file.
     pub fn append(&mut self, other: &FoldedStacks) {
         let labels: Vec<u32> = other.labels.iter().map(|(_, text)| self.labels.intern(text).0).collect();
         let events: Vec<u32> = other.events.iter().map(|name| self.event(name)).collect();
@@ -120,7 +120,7 @@ impl FoldedStacks {
         }
     }
 
-    /// Each stack: its event, its labels from the root on, its weight.
+    /// Each stack: its event, its labels (root first), its weight.
     pub fn iter(&self) -> impl Iterator<Item = (u32, impl Iterator<Item = &str>, u64)> {
         self.weights.iter().enumerate().map(|(id, weight)| {
             let key = self.keys.get(id as u32);
@@ -129,8 +129,8 @@ impl FoldedStacks {
         })
     }
 
-    /// Writes one line `label;label;… weight` for each stack, in order of the labels. With several events in the file each
-    /// stack begins with its event in brackets: their weights have different units and must not be added up.
+    /// Writes one line `label;label;… weight` per stack, ordered by label. If the file has several events, each stack begins with
+    /// its event in brackets: their weights have different units and must not be added up.
     pub fn write(&self, mut to: impl Write) -> io::Result<()> {
         let order = self.alphabetical();
         let mut line = Vec::with_capacity(64 << 10);
@@ -156,10 +156,10 @@ impl FoldedStacks {
         to.flush()
     }
 
-    /// The stacks in order of their labels from the root on.
+    /// The stacks ordered by their labels, root first.
     fn alphabetical(&self) -> Vec<u32> {
         let rank = self.ranks();
-        // Laid out root first in one place: sorting then compares neighbours in memory.
+        // Contiguous and root first, so that sorting compares neighbours in memory.
         let mut ranks: Vec<u32> = Vec::new();
         let mut order: Vec<(usize, usize, u32)> = Vec::with_capacity(self.len());
         for id in 0..self.len() as u32 {
@@ -185,7 +185,7 @@ impl FoldedStacks {
     }
 }
 
-/// What a command is called at the root of a stack.
+/// The label of a command at the root of a stack.
 pub fn root_label(comm: &str) -> String {
     comm.chars()
         .map(|c| {

@@ -1,4 +1,4 @@
-//! One frame of a stack: a function in a module. Addresses are not kept: they would make nearly every stack distinct.
+//! One frame of a stack: a function in a module. Addresses are dropped: they would make nearly every stack distinct.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,34 +10,34 @@ pub struct FrameId(pub u32);
 /// Whose code a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum FramePlace {
     User,
-    /// Code a running program made for itself; named by perf's `/tmp/perf-PID.map`.
+    /// Code generated at run time; named by perf's `/tmp/perf-PID.map`.
     Jit,
     Kernel,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// The function as the file or the symbol table names it; empty if nobody could.
+    /// The function as the file or the symbol table names it; empty if unknown.
     pub symbol: StrId,
-    /// The path or bracketed name of what was mapped there; empty if not recorded.
+    /// The path or bracketed name of the mapping; empty if not recorded.
     pub module: StrId,
-    pub place: Place,
-    /// The compiler put this function into the one below it.
+    pub place: FramePlace,
+    /// Inlined into the function below it.
     pub inlined: bool,
 }
 
-/// Where a frame without a name is, so that it can be named later, elsewhere.
+/// The location of an unnamed frame, so that it can be named later, possibly on another machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileOffset {
-    /// Of the file, in hexadecimal.
+    /// Build id of the file, in hexadecimal.
     pub build_id: StrId,
-    /// Into the file: of the function where that is known, else of the address.
+    /// File offset of the function if known, else of the address.
     pub offset: u64,
 }
 
-/// Each distinct frame once.
+/// Interned frames.
 #[derive(Clone, Debug, Default)]
 pub struct Frames {
     table: WordTable,
@@ -48,13 +48,13 @@ impl Frames {
         FrameId(self.table.intern(&words(frame)).0)
     }
 
-    /// A frame without a name, told from others of the same file by its place.
+    /// An unnamed frame, distinguished from others of the same file by its offset.
     pub fn intern_in_file(&mut self, frame: Frame, at: FileOffset) -> FrameId {
         let [symbol, module, kind] = words(frame);
         FrameId(self.table.intern(&[symbol, module, kind, at.build_id.0, at.offset as u32, (at.offset >> 32) as u32]).0)
     }
 
-    /// Where a frame without a name is, if that was kept.
+    /// The location of an unnamed frame, if it was kept.
     pub fn file_offset(&self, id: FrameId) -> Option<FileOffset> {
         match self.table.get(id.0) {
             [_, _, _, build_id, low, high] => {
@@ -67,9 +67,9 @@ impl Frames {
     pub fn get(&self, id: FrameId) -> Frame {
         let words = self.table.get(id.0);
         let place = match words[2] >> 1 {
-            0 => Place::User,
-            1 => Place::Jit,
-            _ => Place::Kernel,
+            0 => FramePlace::User,
+            1 => FramePlace::Jit,
+            _ => FramePlace::Kernel,
         };
         Frame { symbol: StrId(words[0]), module: StrId(words[1]), place, inlined: words[2] & 1 == 1 }
     }
@@ -93,9 +93,9 @@ impl Frames {
 
 fn words(frame: Frame) -> [u32; 3] {
     let place = match frame.place {
-        Place::User => 0,
-        Place::Jit => 1,
-        Place::Kernel => 2,
+        FramePlace::User => 0,
+        FramePlace::Jit => 1,
+        FramePlace::Kernel => 2,
     };
     [frame.symbol.0, frame.module.0, place << 1 | u32::from(frame.inlined)]
 }

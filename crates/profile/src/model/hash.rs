@@ -1,4 +1,4 @@
-//! A fast hash for short byte strings and short runs of ids, seeded at random so that no file can make a table degenerate.
+//! A fast hash for short byte strings and short runs of ids, randomly seeded so that no file can make a table degenerate.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -16,8 +16,8 @@ fn fold(a: u64, b: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// What keys are mixed with. Not a constant: a key that equals it makes the product zero whatever came before, and whoever knew it
-/// could write a file whose keys all have one hash.
+/// The value keys are mixed with. Not a constant: a key equal to it makes the product zero whatever came before, so with a known
+/// value one could write a file whose keys all collide.
 #[inline(always)]
 fn secret(seed: u64) -> u64 {
     seed.rotate_left(32) ^ K1
@@ -71,7 +71,7 @@ pub fn ids(seed: u64, ids: &[u32]) -> u64 {
     h
 }
 
-/// This hash for the standard tables.
+/// This hash as a `BuildHasher` for the standard tables.
 #[derive(Clone, Debug)]
 pub struct Seeded(u64);
 

@@ -1,9 +1,9 @@
-//! Tables that give each distinct thing one small number.
+//! Interning tables: one small number per distinct value.
 
 use super::hash;
 
-/// Slots of an open-addressing table: 0 is free, else the id plus one in the low half and in the high half a tag of the hash, which
-/// also tells where the slot is wanted: a table that grows does not look at its things again.
+/// Slots of an open-addressing table. 0 is free; otherwise the low half holds the id plus one and the high half a tag of the hash.
+/// The tag also gives the preferred slot, so growing the table need not hash its values again.
 #[derive(Clone, Debug)]
 struct Slots {
     slots: Vec<u64>,
@@ -15,7 +15,7 @@ impl Slots {
         Slots { slots: vec![0; 64], used: 0 }
     }
 
-    /// The id whose tag fits `hash` and for which `same` holds.
+    /// The id whose tag matches `hash` and for which `same` holds.
     #[inline(always)]
     fn find(&self, hash: u64, mut same: impl FnMut(u32) -> bool) -> Option<u32> {
         let mask = self.slots.len() - 1;
@@ -35,8 +35,8 @@ impl Slots {
     fn add(&mut self, hash: u64, id: u32) {
         if (self.used + 1) * 2 > self.slots.len() {
             let old = std::mem::take(&mut self.slots);
-            // Written, not handed out as zeros by the kernel: those are read first here, and each page would then be mapped
-            // twice, with a word to all cores that run us.
+            // Written, not taken as zero pages from the kernel: they are read first, so each page would be mapped twice,
+            // with a TLB flush on all cores that run us.
             self.slots.resize(old.len() * 2, 0);
             for slot in old.into_iter().filter(|slot| *slot != 0) {
                 self.put(slot);
@@ -50,7 +50,7 @@ impl Slots {
         self.slots.len() * 8
     }
 
-    /// Where a thing with this tag is looked for first.
+    /// The preferred slot of this tag.
     #[inline(always)]
     fn place(&self, tag: u32) -> usize {
         tag as usize & (self.slots.len() - 1)
@@ -72,11 +72,11 @@ fn tag(of: u64) -> u32 {
     (of >> 32) as u32
 }
 
-/// One distinct string of a profile.
+/// An interned string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StrId(pub u32);
 
-/// Each distinct string once. Id 0 is the empty string.
+/// Interned strings. Id 0 is the empty string.
 #[derive(Clone, Debug)]
 pub struct Strings {
     seed: u64,
@@ -109,7 +109,7 @@ impl Strings {
         StrId(id)
     }
 
-    /// Interns bytes from a file; what is not UTF-8 becomes U+FFFD.
+    /// Interns bytes from a file; invalid UTF-8 becomes U+FFFD.
     pub fn intern_bytes(&mut self, text: &[u8]) -> StrId {
         self.intern(&String::from_utf8_lossy(text))
     }
@@ -145,7 +145,7 @@ fn span<'a>(text: &'a str, ends: &[usize], id: u32) -> &'a str {
     &text[start..ends[id as usize]]
 }
 
-/// Each distinct byte string once.
+/// Interned byte strings.
 #[derive(Clone, Debug)]
 pub struct ByteTable {
     seed: u64,
@@ -167,7 +167,7 @@ impl ByteTable {
         self.slots.find(hash::bytes(self.seed, key), |id| piece(bytes, ends, id) == key)
     }
 
-    /// Adds a key that [`ByteTable::find`] did not know. Ids count from 0.
+    /// Adds a key that [`ByteTable::find`] did not find. Ids count from 0.
     pub fn add(&mut self, key: &[u8]) -> u32 {
         let id = self.ends.len() as u32;
         self.bytes.extend_from_slice(key);
@@ -183,14 +183,14 @@ fn piece<'a>(bytes: &'a [u8], ends: &[usize], id: u32) -> &'a [u8] {
     &bytes[start..ends[id as usize]]
 }
 
-/// A step on the way to a run of words.
+/// A lookup whose candidate has not been compared yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Looked {
     hash: u64,
     slot: u64,
 }
 
-/// Each distinct run of words (ids, numbers) once.
+/// Interned runs of words (ids, numbers).
 #[derive(Clone, Debug)]
 pub struct WordTable {
     seed: u64,
@@ -206,7 +206,7 @@ impl Default for WordTable {
 }
 
 impl WordTable {
-    /// The id of `key`, and whether it is new.
+    /// The id of `key`, and whether it was added.
     #[inline]
     pub fn intern(&mut self, key: &[u32]) -> (u32, bool) {
         let h = hash::ids(self.seed, key);
@@ -221,14 +221,14 @@ impl WordTable {
         (id, true)
     }
 
-    /// The hash of `key` and the slot it chooses, not yet compared.
+    /// Hashes `key` and reads its slot, without comparing.
     #[inline(always)]
     pub fn look(&self, key: &[u32]) -> Looked {
         let hash = hash::ids(self.seed, key);
         Looked { hash, slot: self.slots.slots[self.slots.place(tag(hash))] }
     }
 
-    /// [`WordTable::intern`] of a key that was looked for before. Keys may have been added since.
+    /// Completes a [`WordTable::look`]. Keys may have been added since.
     #[inline(always)]
     pub fn intern_looked(&mut self, key: &[u32], looked: Looked) -> (u32, bool) {
         let Looked { hash, slot } = looked;
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_text_has_the_same_id_also_after_the_table_grew() {
+    fn ids_stay_the_same_when_the_table_grows() {
         let mut strings = Strings::default();
         let ids: Vec<StrId> = (0..10_000).map(|n| strings.intern(&format!("symbol_{n}"))).collect();
         for (n, id) in ids.iter().enumerate() {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_words_are_told_apart_by_length_and_content() {
+    fn runs_of_words_differ_by_length_and_content() {
         let mut table = WordTable::default();
         let (a, new_a) = table.intern(&[1, 2, 3]);
         let (b, new_b) = table.intern(&[1, 2]);

@@ -1,30 +1,29 @@
-//! How a frame is called in flame graphs and folded stacks: the function without its arguments, `[module]` where there is no
-//! symbol, and a suffix that tells kernel (`_[k]`), generated (`_[j]`) and inlined (`_[i]`) code apart, as flame graph
-//! tools colour them.
+//! Frame labels in flame graphs and folded stacks: the function without its arguments, or `[module]` without a symbol, and a
+//! suffix that marks kernel (`_[k]`), JIT (`_[j]`) and inlined (`_[i]`) code, which flame graph tools colour by.
 
-use super::Place;
+use super::FramePlace;
 
-/// Whose code a module is. `high` tells whether the address lies in the upper half, where only the kernel lives.
-pub fn place_of(module: &str, high: bool) -> Place {
+/// Whose code a module is. `high`: the address lies in the upper half, which only the kernel uses.
+pub fn place_of(module: &str, high: bool) -> FramePlace {
     let base = base_name(module);
     if module.is_empty() || module == "[unknown]" {
-        return if high { Place::Kernel } else { Place::User };
+        return if high { FramePlace::Kernel } else { FramePlace::User };
     }
     if let Some(inner) = module.strip_prefix('[') {
-        // Bracketed names are the kernel's own, its modules and BPF programs, but for what it maps into processes.
+        // Bracketed names are the kernel, its modules and BPF programs, except for what it maps into processes.
         let mapped = ["vdso", "vsyscall", "heap", "stack", "anon", "uprobes", "vvar"];
-        return if mapped.iter().any(|name| inner.starts_with(name)) { Place::User } else { Place::Kernel };
+        return if mapped.iter().any(|name| inner.starts_with(name)) { FramePlace::User } else { FramePlace::Kernel };
     }
     if base == "vmlinux" || base.starts_with("vmlinux-") || is_module_file(base) {
-        Place::Kernel
+        FramePlace::Kernel
     } else if is_jit_map(module) {
-        Place::Jit
+        FramePlace::Jit
     } else {
-        Place::User
+        FramePlace::User
     }
 }
 
-/// Whether the kernel's code with this name is a module's, or a BPF program's.
+/// Whether kernel code with this module name belongs to a module or a BPF program.
 pub fn is_module(module: &str) -> bool {
     match module.strip_prefix('[') {
         Some(inner) => !["kernel", "guest", "unknown"].iter().any(|own| inner.starts_with(own)),
@@ -48,8 +47,8 @@ fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The label of a frame. Contains `;` only where a compiler's `outer->inner` names several frames.
-pub fn label(symbol: &str, module: &str, place: Place, suffixes: bool) -> String {
+/// The label of a frame. Contains `;` only if a compiler's `outer->inner` names several frames.
+pub fn label(symbol: &str, module: &str, place: FramePlace, suffixes: bool) -> String {
     if symbol.is_empty() || symbol == "[unknown]" {
         let mut text = if module.is_empty() || module == "[unknown]" {
             "[unknown]".to_owned()
@@ -58,15 +57,15 @@ pub fn label(symbol: &str, module: &str, place: Place, suffixes: bool) -> String
         };
         if suffixes && text != "[unknown]" {
             text.push_str(match place {
-                Place::Kernel => "_[k]",
-                Place::Jit => "_[j]",
-                Place::User => "",
+                FramePlace::Kernel => "_[k]",
+                FramePlace::Jit => "_[j]",
+                FramePlace::User => "",
             });
         }
         return text;
     }
     let mut text = String::with_capacity(symbol.len() + 4);
-    // Java's perf-map-agent writes inlined callees behind their caller: `outer->inner`. `operator->` is a name.
+    // Java's perf-map-agent appends inlined callees to their caller: `outer->inner`. `operator->` is a name.
     let several = symbol.contains("->") && !symbol.contains("operator->");
     let mut parts = symbol.split("->");
     let push = |part: &str, suffix: &str, text: &mut String| {
@@ -78,9 +77,9 @@ pub fn label(symbol: &str, module: &str, place: Place, suffixes: bool) -> String
     };
     let suffix = match place {
         _ if !suffixes => "",
-        Place::Kernel => "_[k]",
-        Place::Jit => "_[j]",
-        Place::User => "",
+        FramePlace::Kernel => "_[k]",
+        FramePlace::Jit => "_[j]",
+        FramePlace::User => "",
     };
     if several {
         push(parts.next().unwrap_or_default(), suffix, &mut text);
@@ -93,7 +92,7 @@ pub fn label(symbol: &str, module: &str, place: Place, suffixes: bool) -> String
     text
 }
 
-/// Cuts a C++ parameter list: `f(int) const` is `f`. Keeps parentheses that belong to the name: `(anonymous namespace)::f`,
+/// Cuts a C++ parameter list: `f(int) const` becomes `f`. Keeps parentheses that belong to the name: `(anonymous namespace)::f`,
 /// Go's `(*T).Method`, `operator()`, lambdas in braces, Rust's `<(A, B) as T>::f`.
 fn without_arguments(symbol: &str) -> &str {
     if !symbol.contains('(') {
@@ -127,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_go_and_names_stay() {
+    fn arguments_are_cut_and_names_kept() {
         for (symbol, want) in [
             ("foo(int, char const*)", "foo"),
             ("foo", "foo"),
@@ -138,12 +137,12 @@ mod tests {
             ("main::{lambda(int)#1}::f(int)", "main::{lambda(int)#1}::f"),
             ("<T as (A,B)>::call", "<T as (A,B)>::call"),
         ] {
-            assert_eq!(label(symbol, "/bin/x", Place::User, true), want);
+            assert_eq!(label(symbol, "/bin/x", FramePlace::User, true), want);
         }
     }
 
     #[test]
-    fn the_suffix_tells_whose_code_it_is() {
+    fn the_suffix_marks_whose_code_it_is() {
         let of = |symbol: &str, module: &str| label(symbol, module, place_of(module, false), true);
         assert_eq!(of("schedule", "[kernel.kallsyms]"), "schedule_[k]");
         assert_eq!(of("nft_do_chain", "[nf_tables]"), "nft_do_chain_[k]");
@@ -155,6 +154,6 @@ mod tests {
         assert_eq!(of("x->y", "/tmp/perf-123.map"), "x_[j];y_[i]");
         assert_eq!(of("T::operator->", "/bin/x"), "T::operator->");
         assert_eq!(of("__vdso_clock_gettime", "[vdso]"), "__vdso_clock_gettime");
-        assert_eq!(place_of("[unknown]", true), Place::Kernel);
+        assert_eq!(place_of("[unknown]", true), FramePlace::Kernel);
     }
 }

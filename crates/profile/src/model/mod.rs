@@ -1,4 +1,4 @@
-//! What a profile is: samples in columns; strings, frames and stacks interned.
+//! The profile: samples in columns; strings, frames and stacks interned.
 
 mod dictionary;
 pub mod folded;
@@ -12,7 +12,7 @@ mod stacks;
 
 pub use dictionary::{Clock, Dictionary, Event, EventId, Task, TaskId};
 pub use folded::FoldedStacks;
-pub use frames::{FileOffset, Frame, FrameId, Frames, Place};
+pub use frames::{FileOffset, Frame, FrameId, FramePlace, Frames};
 pub use intern::{ByteTable, StrId, Strings, WordTable};
 pub use profile::Profile;
 pub use samples::{Sample, Samples};

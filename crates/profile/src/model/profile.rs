@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 
 use super::{Dictionary, Samples};
-use crate::import::{Report, Take};
+use crate::import::{ImportReport, Take};
 use crate::views::StackSums;
 
-/// One recording, in order of time.
+/// One recording, in time order.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
     pub names: Dictionary,
@@ -14,10 +14,10 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Keeps the samples that a reader passes on.
+    /// Collects the samples that a reader passes on.
     pub fn collect<E>(
-        read: impl FnOnce(&mut Take<'_>) -> Result<(Dictionary, Report), E>,
-    ) -> Result<(Profile, Report), E> {
+        read: impl FnOnce(&mut Take<'_>) -> Result<(Dictionary, ImportReport), E>,
+    ) -> Result<(Profile, ImportReport), E> {
         let mut samples = Samples::default();
         let (names, mut report) = read(&mut |_, sample| {
             samples.push(sample);

@@ -9,12 +9,12 @@ pub struct Sample {
     pub core: Option<u32>,
     pub task: TaskId,
     pub event: EventId,
-    /// What this sample stands for; 1 where the file does not say.
+    /// The sample's weight; 1 if the file does not give one.
     pub period: u64,
     pub stack: StackId,
 }
 
-/// Columns: about 20 bytes a sample as long as the period does not change.
+/// Columns: about 20 bytes per sample as long as the period does not change.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     time: Vec<u64>,
@@ -86,14 +86,14 @@ impl Samples {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// Samples with `from <= time < until`. Needs samples in order of time.
+    /// Samples with `from <= time < until`. Needs samples in time order.
     pub fn between(&self, from: u64, until: u64) -> impl Iterator<Item = Sample> + '_ {
         let start = self.time.partition_point(|time| *time < from);
         let end = self.time.partition_point(|time| *time < until);
         (start..end.max(start)).map(|index| self.get(index))
     }
 
-    /// Puts the samples in order of time (those without a time last). Returns how many came later in the file than a younger one.
+    /// Sorts the samples by time (those without a time last). Returns how many were out of order.
     pub fn sort(&mut self) -> u64 {
         let mut newest = 0;
         let mut late = 0;
@@ -123,7 +123,7 @@ impl Samples {
         late
     }
 
-    /// Time of the first and the last sample that have one. Needs samples in order of time.
+    /// Times of the first and last sample that have one. Needs samples in time order.
     pub fn span(&self) -> Option<(u64, u64)> {
         let timed = self.time.partition_point(|time| *time != NO_TIME);
         (timed > 0).then(|| (self.time[0], self.time[timed - 1]))
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn late_samples_are_counted_and_put_in_their_place() {
+    fn late_samples_are_counted_and_sorted_in() {
         let mut samples = Samples::default();
         for (time, period) in [(10, 1), (30, 3), (20, 2), (40, 4)] {
             samples.push(sample(time, period));

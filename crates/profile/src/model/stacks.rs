@@ -1,5 +1,5 @@
-//! Stacks as a tree: each distinct stack is a node, its parent is the stack without the leaf. Stacks that begin alike share
-//! their beginning, and a flame graph is a walk over the nodes.
+//! Stacks as a tree: each distinct stack is a node, its parent is the stack without the leaf. Common prefixes are shared, and a
+//! flame graph is a walk over the nodes.
 
 use super::{FrameId, WordTable};
 
@@ -15,7 +15,7 @@ impl StackId {
 pub struct Stacks {
     /// (parent, frame + 1) of each node; the root has frame 0. A parent's id is always below its child's.
     nodes: WordTable,
-    /// Whole stacks, leaf first as files have them, so that a stack seen before costs one look-up and not one per frame.
+    /// Whole stacks, leaf first as in files, so that a known stack costs one lookup and not one per frame.
     seen: WordTable,
     node_of_seen: Vec<StackId>,
 }
@@ -34,7 +34,7 @@ impl Stacks {
         StackId(self.nodes.intern(&[parent.0, frame.0 + 1]).0)
     }
 
-    /// The stack whose frames are `leaf_first` (ids of [`FrameId`]).
+    /// The stack with the frames `leaf_first` (values of [`FrameId`]).
     pub fn intern(&mut self, leaf_first: &[u32]) -> StackId {
         let (id, new) = self.seen.intern(leaf_first);
         if new {
@@ -47,7 +47,7 @@ impl Stacks {
         self.node_of_seen[id as usize]
     }
 
-    /// The stack below `stack`, and `stack`'s leaf; `None` for the empty stack.
+    /// The parent of `stack`, and its leaf; `None` for the empty stack.
     #[inline]
     pub fn split(&self, stack: StackId) -> Option<(StackId, FrameId)> {
         match self.nodes.get(stack.0) {
@@ -73,7 +73,7 @@ impl Stacks {
         frames
     }
 
-    /// For each stack, whether `holds` is true of any of its frames. One pass: a parent's id is below its children's.
+    /// For each stack, whether `holds` is true for any of its frames. One pass: a parent's id is below its children's.
     pub fn inherit(&self, holds: impl Fn(FrameId) -> bool) -> Vec<bool> {
         let mut marked = vec![false; self.len()];
         for id in 1..self.len() {
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stacks_that_begin_alike_share_their_beginning() {
+    fn stacks_share_their_common_prefix() {
         let mut stacks = Stacks::default();
         let a = stacks.intern(&[3, 2, 1]);
         let b = stacks.intern(&[4, 2, 1]);

@@ -1,5 +1,4 @@
-//! Samples in our own recordings: [`SampleWriter`] puts them into one, [`read`] passes those of a stretch of time on, out of one
-//! file or a directory of them. The tables are in `coroner_evidence::recording::profile`; here is what their rows mean.
+//! Samples in our own recordings. `coroner_evidence::recording::profile` has the tables; here is what their rows mean.
 
 mod names;
 mod places;
@@ -12,7 +11,8 @@ mod tests;
 pub use read::{read, read_named, read_picked, read_unpacked, span};
 pub use write::{NewRecording, Origin, SampleWriter};
 
-use crate::model::Place;
+use crate::model::FramePlace;
 
-/// What the column `place` of `profile_frames` says.
-const PLACES: [(Place, &str); 3] = [(Place::User, "user"), (Place::Jit, "jit"), (Place::Kernel, "kernel")];
+/// The values of the column `place` of `profile_frames`.
+const PLACES: [(FramePlace, &str); 3] =
+    [(FramePlace::User, "user"), (FramePlace::Jit, "jit"), (FramePlace::Kernel, "kernel")];

@@ -1,27 +1,27 @@
-//! The names of one file, brought into a dictionary as samples use them.
+//! Maps the names of one file into a dictionary as samples use them.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use coroner_evidence::recording::profile::{FrameRow, Names, Reader, SampleRow, StackRow, TaskRow};
+use coroner_evidence::recording::profile::{FrameRow, Names, ProfileReader, SampleRow, StackRow, TaskRow};
 
 use super::PLACES;
 use super::places::Places;
-use crate::import::{OddityKind, Report};
+use crate::import::{ImportReport, OddityKind};
 use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, Frame, FrameId, Place, Sample, StackId, StrId, Strings, Task, TaskId};
+use crate::model::{Dictionary, EventId, Frame, FrameId, FramePlace, Sample, StackId, StrId, Strings, Task, TaskId};
 
-/// How many stacks of a file are kept. A stack takes twelve bytes here, and a file could claim any number.
+/// How many stacks of a file are kept. Each takes twelve bytes here, and a file could claim any number.
 const MAX_STACKS: usize = 1 << 24;
-/// How many numbers may be missing before a stack: those of some chunks that were lost. A chunk of one stack could claim any number.
+/// How many numbers may be missing before a stack, from lost chunks. A chunk with one stack could claim any number.
 const MAX_MISSING: usize = 1 << 20;
-/// How deep a stack may be: the kernel takes 127 frames unless told otherwise. Beyond it the frames next to the root are cut.
+/// How deep a stack may be: the kernel's default is 127 frames. Beyond it the frames next to the root are cut.
 const MAX_DEPTH: u16 = 4096;
 
-/// Says that it is not known what is below.
+/// Marks an unknown parent.
 const STRAY: u32 = u32::MAX;
 
-/// Where names come from: a file, or nowhere.
+/// The source of names: a file, or nothing.
 pub(super) trait Source {
     fn event(&mut self, number: u32) -> Option<String>;
     fn path(&mut self, number: u32) -> Option<String>;
@@ -52,10 +52,10 @@ struct StoredStack {
     depth: u16,
 }
 
-/// How many numbers have a place of their own: files number names from 0, so that nearly all have one.
+/// How many numbers are indexed directly: files count from 0, so nearly all are.
 const DIRECT: usize = 1 << 18;
 
-/// Ids by the file's numbers. Asked for each sample.
+/// Ids by the file's numbers. Looked up for each sample.
 #[derive(Default)]
 struct KnownIds {
     direct: Vec<u32>,
@@ -84,11 +84,11 @@ impl KnownIds {
     }
 }
 
-/// What a file's numbers are in the dictionary.
+/// Maps a file's numbers to the dictionary's ids.
 pub(super) struct Numbers<'p, 's> {
     places: &'p mut Places<'s>,
     nodes: Vec<StoredStack>,
-    /// The stack of each node; [`STRAY`] if it was not asked for yet.
+    /// The stack of each node; [`STRAY`] until it is used.
     stacks: Vec<u32>,
     events: HashMap<u32, EventId, Seeded>,
     paths: HashMap<u32, StrId, Seeded>,
@@ -109,8 +109,8 @@ impl<'p, 's> Numbers<'p, 's> {
         }
     }
 
-    /// Reads the stacks of a file. What cannot be read is noted; samples with such a stack are kept as far as it is known.
-    pub fn of(file: &Reader, places: &'p mut Places<'s>, report: &mut Report) -> Numbers<'p, 's> {
+    /// Reads the stacks of a file. Unreadable ones are reported; their samples are kept with the known part of the stack.
+    pub fn of(file: &ProfileReader, places: &'p mut Places<'s>, report: &mut ImportReport) -> Numbers<'p, 's> {
         let mut numbers = Numbers::new(places);
         file.stacks(&mut |stacks| {
             match stacks {
@@ -122,12 +122,12 @@ impl<'p, 's> Numbers<'p, 's> {
         numbers
     }
 
-    pub fn add_stacks(&mut self, stacks: &[StackRow], report: &mut Report) {
+    pub fn add_stacks(&mut self, stacks: &[StackRow], report: &mut ImportReport) {
         let unknown = StoredStack { below: STRAY, frame: STRAY, depth: 0 };
         for stack in stacks {
             let at = stack.number as usize;
             if at >= MAX_STACKS || at > self.nodes.len() + MAX_MISSING {
-                report.odd(OddityKind::BadRecord, at as u64, b"a stack with a number beyond those that are kept");
+                report.odd(OddityKind::BadRecord, at as u64, b"stack number out of range");
                 return;
             }
             if self.nodes.len() <= at {
@@ -149,7 +149,7 @@ impl<'p, 's> Numbers<'p, 's> {
         &mut self,
         source: &mut dyn Source,
         names: &mut Dictionary,
-        report: &mut Report,
+        report: &mut ImportReport,
         row: &SampleRow,
     ) -> Sample {
         Sample {
@@ -162,31 +162,31 @@ impl<'p, 's> Numbers<'p, 's> {
         }
     }
 
-    fn event(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> EventId {
-        *self.events.entry(number).or_insert_with(|| match source.event(number) {
+    fn event(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut ImportReport, n: u32) -> EventId {
+        *self.events.entry(n).or_insert_with(|| match source.event(n) {
             Some(name) => names.intern_event(&name),
             None => {
-                lost(report, "event", number);
+                lost(report, "event", n);
                 names.intern_event("unknown")
             }
         })
     }
 
-    fn path(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> StrId {
-        *self.paths.entry(number).or_insert_with(|| match source.path(number) {
+    fn path(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut ImportReport, n: u32) -> StrId {
+        *self.paths.entry(n).or_insert_with(|| match source.path(n) {
             Some(path) => names.strings.intern(&path),
             None => {
-                lost(report, "path", number);
+                lost(report, "path", n);
                 Strings::EMPTY
             }
         })
     }
 
-    fn task(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> TaskId {
-        if let Some(known) = self.tasks.get(number) {
+    fn task(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut ImportReport, n: u32) -> TaskId {
+        if let Some(known) = self.tasks.get(n) {
             return TaskId(known);
         }
-        let task = match source.task(number) {
+        let task = match source.task(n) {
             Some(row) => Task {
                 pid: row.pid,
                 tid: row.tid,
@@ -194,25 +194,25 @@ impl<'p, 's> Numbers<'p, 's> {
                 cgroup: row.cgroup.map(|cgroup| self.path(source, names, report, cgroup)),
             },
             None => {
-                lost(report, "task", number);
+                lost(report, "task", n);
                 Task { pid: None, tid: None, comm: Strings::EMPTY, cgroup: None }
             }
         };
         let id = names.intern_task(task);
-        self.tasks.insert(number, id.0);
+        self.tasks.insert(n, id.0);
         id
     }
 
-    fn frame(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> FrameId {
-        if let Some(known) = self.frames.get(number) {
+    fn frame(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut ImportReport, n: u32) -> FrameId {
+        if let Some(known) = self.frames.get(n) {
             return FrameId(known);
         }
-        let id = match source.frame(number) {
+        let id = match source.frame(n) {
             Some(row) => {
                 let frame = Frame {
                     symbol: names.strings.intern(&row.symbol),
                     module: self.path(source, names, report, row.module),
-                    place: PLACES.iter().find(|(_, word)| *word == row.place).map_or(Place::User, |(place, _)| *place),
+                    place: PLACES.iter().find(|known| known.1 == row.place).map_or(FramePlace::User, |known| known.0),
                     inlined: row.is_inlined,
                 };
                 match row.at.filter(|_| row.symbol.is_empty()) {
@@ -221,19 +221,19 @@ impl<'p, 's> Numbers<'p, 's> {
                 }
             }
             None => {
-                lost(report, "frame", number);
+                lost(report, "frame", n);
                 let nothing = Strings::EMPTY;
-                names.frames.intern(Frame { symbol: nothing, module: nothing, place: Place::User, inlined: false })
+                names.frames.intern(Frame { symbol: nothing, module: nothing, place: FramePlace::User, inlined: false })
             }
         };
-        self.frames.insert(number, id.0);
+        self.frames.insert(n, id.0);
         id
     }
 
-    fn stack(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut Report, number: u32) -> StackId {
+    fn stack(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut ImportReport, n: u32) -> StackId {
         self.stacks.resize(self.nodes.len(), STRAY);
         let mut new = Vec::new();
-        let mut at = number;
+        let mut at = n;
         let mut stack = loop {
             let Some(place) = at.checked_sub(1).map(|place| place as usize) else { break StackId::EMPTY };
             match (self.stacks.get(place), self.nodes.get(place)) {
@@ -243,7 +243,7 @@ impl<'p, 's> Numbers<'p, 's> {
                     at = node.below;
                 }
                 _ => {
-                    report.odd(OddityKind::StrayStack, number.into(), b"a stack that is not whole in the recording");
+                    report.odd(OddityKind::StrayStack, n.into(), b"stack is incomplete in the recording");
                     break StackId::EMPTY;
                 }
             }
@@ -257,6 +257,6 @@ impl<'p, 's> Numbers<'p, 's> {
     }
 }
 
-fn lost(report: &mut Report, what: &str, number: u32) {
+fn lost(report: &mut ImportReport, what: &str, number: u32) {
     report.odd(OddityKind::BadRecord, number.into(), format!("{what} {number} is not in the recording").as_bytes());
 }

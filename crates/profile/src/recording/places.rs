@@ -1,16 +1,16 @@
-//! Frames that had no name when they were recorded: a place in a file that is known by its build id.
+//! Frames recorded without a name: an offset in a file that is identified by its build id.
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::model::{Dictionary, FileOffset, Frame, FrameId, Place};
+use crate::model::{Dictionary, FileOffset, Frame, FrameId, FramePlace};
 use crate::symbols::{Answer, MappedFile, Symbols};
 
 /// What is done with them.
 pub(super) enum Places<'s> {
-    /// They stay what they are.
+    /// They stay unnamed.
     Kept,
-    /// They are named by the files of this machine, where the build id is the same. All places of one function become one frame;
-    /// what stays without a name is one frame for each file, as it is in other profiles.
+    /// They are named by the files of this machine with the same build id. All offsets of a function become one frame; what stays
+    /// unnamed becomes one frame per file, as in other profiles.
     Named(Files<'s>),
 }
 
@@ -41,7 +41,7 @@ impl<'s> Places<'s> {
 
 impl Files<'_> {
     fn frame(&mut self, names: &mut Dictionary, frame: Frame, build_id: &str, offset: u64) -> FrameId {
-        let id = unhex(build_id).filter(|id| !id.is_empty() && frame.place == Place::User);
+        let id = unhex(build_id).filter(|id| !id.is_empty() && frame.place == FramePlace::User);
         let Some(id) = id else { return names.frames.intern(frame) };
         let next = self.known.len() as u32;
         if !self.known.contains_key(build_id) {

@@ -1,50 +1,44 @@
-//! Passes on the samples of a recording, or of a directory of them.
+//! Reads the samples of a recording, or of a directory of them.
 
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::mpsc;
 
 use coroner_evidence::recording::profile::{
-    Chunk, FrameRow, PackedChunk, Reader, SampleRow, TaskRow, unpack_samples, unpack_stacks,
+    Chunk, FrameRow, PackedChunk, ProfileReader, SampleRow, TaskRow, unpack_samples, unpack_stacks,
 };
 use coroner_evidence::recording::segments::{self, Segment};
 
 use super::names::{Numbers, Source};
 use super::places::Places;
-use crate::import::{ImportError, OddityKind, Picked, Report, Take};
+use crate::import::{ImportError, ImportReport, OddityKind, Picked, ReadResult, Take};
 use crate::model::{Clock, Dictionary};
 use crate::symbols::Symbols;
 
-/// Reads the samples of `range` (all without one) out of the recording at `path`, or out of the segments in a directory, and
-/// touches no other chunks. Times are those of the recording's clock; in a directory, where each segment has a clock of its own,
-/// they are wall-clock time (nanoseconds since 1970), as the dictionary's clock then says.
+/// Reads the samples of `range` (or all) from the recording at `path`, or from the segments in a directory, and reads no other
+/// chunks. Times are those of the recording's clock; in a directory, where each segment has its own clock, they are wall-clock
+/// time (nanoseconds since 1970), as the dictionary's clock then says.
 ///
-/// Samples of one chunk come in order of time; chunks of late samples may overlap.
+/// Samples of one chunk are in time order; chunks of late samples may overlap.
 ///
-/// Frames without a name stay as they are stored, with their places: this is for those who copy a recording.
-pub fn read(path: &Path, range: Option<Range<u64>>, take: &mut Take<'_>) -> Result<(Dictionary, Report), ImportError> {
+/// Unnamed frames stay as stored, with their offsets: for copying a recording.
+pub fn read(path: &Path, range: Option<Range<u64>>, take: &mut Take<'_>) -> ReadResult {
     read_with(path, range, Picked::default(), &mut Places::Kept, take)
 }
 
-/// The same for those who look at it: frames that had no name when they were recorded get one from `symbols`, where the file that
-/// ran is there.
-pub fn read_named(
-    path: &Path,
-    range: Option<Range<u64>>,
-    symbols: &mut Symbols,
-    take: &mut Take<'_>,
-) -> Result<(Dictionary, Report), ImportError> {
+/// The same for viewing: frames recorded without a name get one from `symbols`, if the file that ran is there.
+pub fn read_named(path: &Path, range: Option<Range<u64>>, symbols: &mut Symbols, take: &mut Take<'_>) -> ReadResult {
     read_with(path, range, Picked::default(), &mut Places::named_by(symbols), take)
 }
 
-/// The same of some segments and chunks, evenly over the time.
+/// The same for some segments and chunks, spread evenly over the time.
 pub fn read_picked(
     path: &Path,
     range: Option<Range<u64>>,
     picked: Picked,
     symbols: &mut Symbols,
     take: &mut Take<'_>,
-) -> Result<(Dictionary, Report), ImportError> {
+) -> ReadResult {
     read_with(path, range, picked, &mut Places::named_by(symbols), take)
 }
 
@@ -54,19 +48,19 @@ fn read_with(
     picked: Picked,
     places: &mut Places<'_>,
     take: &mut Take<'_>,
-) -> Result<(Dictionary, Report), ImportError> {
+) -> ReadResult {
     let one_in = u64::from(picked.one_chunk_in.max(1));
     let seen = one_in * u64::from(picked.turn) / u64::from(picked.turns.max(1));
     let mut thinned = Thinned { one_in, seen, in_any_order: picked.in_any_order };
     let mut names = Dictionary::default();
-    let mut report = Report::default();
+    let mut report = ImportReport::default();
     if is_directory(path)? {
         let segments = listed(path, &mut report)?;
         let wanted = range.as_ref().map_or(segments.as_slice(), |range| segments::within(&segments, range));
-        // Any clock reading that equals the wall clock says that they are the same.
+        // Equal readings say that both clocks are the same.
         names.clock = Some(Clock { clock_ns: 0, wall_ns: 0 });
         for segment in segments_of(wanted, picked) {
-            let file = match Reader::open(&segment.path) {
+            let file = match ProfileReader::open(&segment.path) {
                 Ok(file) => file,
                 Err(error) => {
                     report.odd(OddityKind::BadRecord, segment.start_real_ns, error.to_string().as_bytes());
@@ -79,7 +73,7 @@ fn read_with(
             }
         }
     } else {
-        let file = Reader::open(path)?;
+        let file = ProfileReader::open(path)?;
         if !file.has_profile() {
             return Err(ImportError::NoSamples { path: path.to_owned() });
         }
@@ -89,21 +83,21 @@ fn read_with(
     Ok((names, report))
 }
 
-/// Those that are picked. The first one is in the middle of those that it stands for.
+/// The picked segments. Each is the middle one of those it represents.
 fn segments_of(segments: &[Segment], picked: Picked) -> impl Iterator<Item = &Segment> {
     let (one_in, turns) = (picked.one_segment_in.max(1) as usize, picked.turns.max(1) as usize);
     let first = (one_in / 2).min(segments.len().saturating_sub(1));
     segments.iter().skip(first).step_by(one_in).skip(picked.turn as usize).step_by(turns)
 }
 
-/// The time of the first and of the last sample, as [`read`] tells times.
+/// The times of the first and last sample, on the clock of [`read`].
 pub fn span(path: &Path) -> Result<Option<(u64, u64)>, ImportError> {
     if !is_directory(path)? {
-        return Ok(Reader::open(path)?.span());
+        return Ok(ProfileReader::open(path)?.span());
     }
-    let segments = listed(path, &mut Report::default())?;
+    let segments = listed(path, &mut ImportReport::default())?;
     let of = |segment: &Segment| {
-        let file = Reader::open(&segment.path).ok()?;
+        let file = ProfileReader::open(&segment.path).ok()?;
         let shift = Shift::of(&file)?;
         file.span().map(|(first, last)| (shift.to_wall(first), shift.to_wall(last)))
     };
@@ -117,31 +111,31 @@ fn is_directory(path: &Path) -> Result<bool, ImportError> {
     Ok(std::fs::metadata(path).map_err(of)?.is_dir())
 }
 
-fn listed(path: &Path, report: &mut Report) -> Result<Vec<Segment>, ImportError> {
+fn listed(path: &Path, report: &mut ImportReport) -> Result<Vec<Segment>, ImportError> {
     let of = |why| ImportError::File { path: path.to_owned(), why };
     let (segments, others) = segments::list(path).map_err(of)?;
     if segments.is_empty() {
         return Err(ImportError::NoSegments { path: path.to_owned() });
     }
     for other in others {
-        report.odd(OddityKind::Unsupported, 0, format!("{}: not named as a segment", other.display()).as_bytes());
+        report.odd(OddityKind::Unsupported, 0, format!("{}: not the name of a segment", other.display()).as_bytes());
     }
     Ok(segments)
 }
 
-/// Which times samples get.
+/// The clock of the samples' times.
 #[derive(Clone, Copy, PartialEq)]
 enum Axis {
     Own,
     WallClock,
 }
 
-/// What to add to a file's times to get wall-clock time, modulo 2⁶⁴.
+/// The offset from a file's times to wall-clock time, modulo 2⁶⁴.
 #[derive(Clone, Copy)]
 struct Shift(u64);
 
 impl Shift {
-    fn of(file: &Reader) -> Option<Shift> {
+    fn of(file: &ProfileReader) -> Option<Shift> {
         file.source()?.clock.map(|(clock_ns, wall_ns)| Shift(wall_ns.wrapping_sub(clock_ns)))
     }
 
@@ -149,7 +143,7 @@ impl Shift {
         time.wrapping_add(self.0)
     }
 
-    /// The range in the file's times. A range that begins before the file's clock did is cut to what there is.
+    /// The range in the file's times, cut to the start of the file's clock.
     fn to_own(self, range: &Range<u64>) -> Range<u64> {
         let shift = self.0 as i64;
         let back = |time: u64| (i128::from(time) - i128::from(shift)).clamp(0, i128::from(u64::MAX)) as u64;
@@ -161,7 +155,7 @@ impl Shift {
 struct Thinned {
     one_in: u64,
     seen: u64,
-    /// Their samples may stay in the order in which they are stored.
+    /// Samples may stay in stored order.
     in_any_order: bool,
 }
 
@@ -173,10 +167,10 @@ impl Thinned {
 }
 
 fn pass(
-    file: &Reader,
+    file: &ProfileReader,
     (axis, range, thinned): (Axis, Option<&Range<u64>>, &mut Thinned),
     (names, places): (&mut Dictionary, &mut Places<'_>),
-    report: &mut Report,
+    report: &mut ImportReport,
     take: &mut Take<'_>,
 ) -> ControlFlow<()> {
     for (what, why) in &file.missing {
@@ -184,9 +178,9 @@ fn pass(
     }
     let source = file.source();
     if let Some(source) = &source {
-        match source.report_json.as_ref().map(|json| serde_json::from_str::<Report>(json)) {
-            // What was imported is told there; here counts what is read now.
-            Some(Ok(stored)) => report.append(Report { samples: 0, lines: 0, bytes: 0, ..stored }),
+        match source.report_json.as_ref().map(|json| serde_json::from_str::<ImportReport>(json)) {
+            // That report is about the import; this one counts what is read now.
+            Some(Ok(stored)) => report.append(ImportReport { samples: 0, lines: 0, bytes: 0, ..stored }),
             Some(Err(error)) => {
                 report.odd(OddityKind::BadRecord, 0, format!("the import's report: {error}").as_bytes())
             }
@@ -202,7 +196,7 @@ fn pass(
         Axis::WallClock => match Shift::of(file) {
             Some(shift) => shift,
             None => {
-                let why = format!("{}: has no samples, or does not say when they were taken", file.path().display());
+                let why = format!("{}: no samples, or no wall-clock time for them", file.path().display());
                 report.odd(OddityKind::Unsupported, 0, why.as_bytes());
                 return ControlFlow::Continue(());
             }
@@ -212,7 +206,7 @@ fn pass(
     let mut numbers: Option<Numbers<'_, '_>> = None;
     let mut places = Some(places);
     let mut looked_up = file.names();
-    let mut pass_chunk = |chunk: Chunk, report: &mut Report| {
+    let mut pass_chunk = |chunk: Chunk, report: &mut ImportReport| {
         report.bytes += chunk.bytes;
         let rows = match chunk.samples {
             Ok(rows) => rows,
@@ -227,7 +221,7 @@ fn pass(
         let Some(numbers) = &mut numbers else { return ControlFlow::Break(()) };
         pass_rows(&rows, shift, &mut Naming { numbers, source: &mut looked_up, names, report }, take)
     };
-    // Unpacking takes as long as all the rest: it is done ahead, on a thread beside.
+    // Unpacking takes as long as all the rest: it is done ahead, on another thread.
     std::thread::scope(|scope| {
         let (packed, to_unpack) = mpsc::channel::<PackedChunk>();
         let (unpacked, ready) = mpsc::channel::<Chunk>();
@@ -271,24 +265,24 @@ fn pass(
     })
 }
 
-/// How many chunks are unpacked ahead of those that are passed on. Each may take 32 MB.
+/// How many chunks are unpacked ahead. Each may take 32 MB.
 const AHEAD: usize = 2;
 
 struct Naming<'a, 'p, 's> {
     numbers: &'a mut Numbers<'p, 's>,
     source: &'a mut dyn Source,
     names: &'a mut Dictionary,
-    report: &'a mut Report,
+    report: &'a mut ImportReport,
 }
 
-/// Those without a time only if no time is asked for.
+/// Keeps rows without a time only if there is no range.
 fn keep_within(rows: &mut Vec<SampleRow>, range: Option<&Range<u64>>) {
     if let Some(range) = range {
         rows.retain(|row| row.at.is_some_and(|at| range.contains(&at)));
     }
 }
 
-/// In order of time; those without one last.
+/// Sorts by time; rows without one last.
 fn put_in_order(rows: &mut [SampleRow]) {
     rows.sort_by_key(|row| row.at.unwrap_or(u64::MAX));
 }
@@ -305,15 +299,15 @@ fn pass_rows(rows: &[SampleRow], shift: Shift, to: &mut Naming<'_, '_, '_>, take
     ControlFlow::Continue(())
 }
 
-/// Reads one chunk of stacks and one of samples, unpacked as they are, without any names: what a reader does with any bytes.
-pub fn read_unpacked(stacks: &[u8], samples: &[u8], take: &mut Take<'_>) -> (Dictionary, Report) {
+/// Reads one unpacked chunk of stacks and one of samples, without names: for testing any bytes.
+pub fn read_unpacked(stacks: &[u8], samples: &[u8], take: &mut Take<'_>) -> (Dictionary, ImportReport) {
     let mut names = Dictionary::default();
-    let mut report = Report { bytes: (stacks.len() + samples.len()) as u64, ..Report::default() };
+    let mut report = ImportReport { bytes: (stacks.len() + samples.len()) as u64, ..ImportReport::default() };
     let mut places = Places::Kept;
     let mut numbers = Numbers::new(&mut places);
     match unpack_stacks(stacks) {
         Ok(stacks) => numbers.add_stacks(&stacks, &mut report),
-        Err(why) => report.odd(OddityKind::BadRecord, 0, format!("the chunk of stacks {why}").as_bytes()),
+        Err(why) => report.odd(OddityKind::BadRecord, 0, format!("chunk of stacks {why}").as_bytes()),
     }
     match unpack_samples(samples) {
         Ok(mut rows) => {
@@ -322,12 +316,12 @@ pub fn read_unpacked(stacks: &[u8], samples: &[u8], take: &mut Take<'_>) -> (Dic
                 Naming { numbers: &mut numbers, source: &mut Nameless, names: &mut names, report: &mut report };
             let _ = pass_rows(&rows, Shift(0), &mut to, take);
         }
-        Err(why) => report.odd(OddityKind::BadRecord, 0, format!("the chunk of samples {why}").as_bytes()),
+        Err(why) => report.odd(OddityKind::BadRecord, 0, format!("chunk of samples {why}").as_bytes()),
     }
     (names, report)
 }
 
-/// Knows no names.
+/// A source without names.
 struct Nameless;
 
 impl Source for Nameless {

@@ -1,4 +1,4 @@
-//! A profile goes into a recording and comes back, whatever happens to the writer and the file.
+//! Profiles survive a round trip through a recording, whatever happens to the writer and the file.
 
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
@@ -8,15 +8,15 @@ use coroner_evidence::{CoreTimes, Evidence, Time};
 use proptest::prelude::*;
 
 use super::*;
-use crate::import::{self, Format, ImportError, OddityKind, Options, Report};
-use crate::model::{Clock, Dictionary, Frame, Place, Profile, Sample, StackId, Task};
+use crate::import::{self, Format, ImportError, ImportOptions, ImportReport, OddityKind};
+use crate::model::{Clock, Dictionary, Frame, FramePlace, Profile, Sample, StackId, Task};
 use crate::symbols::Symbols;
 
 const SECOND: u64 = 1_000_000_000;
 /// The wall clock when the profiles' clock reads 0.
 const BOOT: u64 = 1_780_000_000 * SECOND;
 
-/// What a sample says, in words: numbers differ from file to file.
+/// A sample without ids, which differ between files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Said {
     time: Option<u64>,
@@ -24,7 +24,7 @@ struct Said {
     task: (Option<u32>, Option<u32>, String, Option<String>),
     event: String,
     period: u64,
-    frames: Vec<(String, String, Place, bool)>,
+    frames: Vec<(String, String, FramePlace, bool)>,
 }
 
 fn said(names: &Dictionary, sample: &Sample) -> Said {
@@ -41,7 +41,7 @@ fn said(names: &Dictionary, sample: &Sample) -> Said {
     }
 }
 
-/// A profile as an importer would make it, out of plain descriptions.
+/// Builds a profile from descriptions, as an importer would.
 fn described(all: &[Said]) -> (Dictionary, Vec<Sample>) {
     let mut names = Dictionary::default();
     names.clock = Some(Clock { clock_ns: 0, wall_ns: BOOT });
@@ -67,7 +67,7 @@ fn described(all: &[Said]) -> (Dictionary, Vec<Sample>) {
 fn usual(i: u64) -> Said {
     let frame =
         |n: u64, place| (format!("function_{n}"), format!("/usr/lib/module_{}.so", n % 3), place, n.is_multiple_of(5));
-    let frames = (0..i % 4).map(|n| frame(i % 7 + n, Place::User)).chain([frame(i % 11, Place::Kernel)]);
+    let frames = (0..i % 4).map(|n| frame(i % 7 + n, FramePlace::User)).chain([frame(i % 11, FramePlace::Kernel)]);
     Said {
         time: Some(i * 10_000_000 + i % 3),
         core: Some((i % 2) as u32),
@@ -82,11 +82,11 @@ fn origin() -> Origin {
     Origin { kind: "test".to_owned(), file: Some("x.data".to_owned()), host: Some("node1".to_owned()) }
 }
 
-/// Stores `all` and leaves the file as a killed writer would if `finish` is false.
+/// Stores `all`; if `finish` is false, leaves the file as a killed writer would.
 fn store(path: &Path, all: &[Said], finish: bool) {
     let (names, samples) = described(all);
     let mut file = Writer::create(path).unwrap();
-    let report = Report { lost: 7, ..Report::default() };
+    let report = ImportReport { lost: 7, ..ImportReport::default() };
     file.set_profile_source(&origin().row(names.clock, finish.then_some(&report))).unwrap();
     let mut writer = SampleWriter::default();
     for sample in samples {
@@ -98,9 +98,9 @@ fn store(path: &Path, all: &[Said], finish: bool) {
     }
 }
 
-fn read_back(path: &Path, range: Option<Range<u64>>) -> (Vec<Said>, Dictionary, Report) {
+fn read_back(path: &Path, range: Option<Range<u64>>) -> (Vec<Said>, Dictionary, ImportReport) {
     let mut all = Vec::new();
-    let options = Options { range, ..Options::default() };
+    let options = ImportOptions { range, ..ImportOptions::default() };
     let imported = import::file(path, &options, &mut Symbols::none(), &mut |names, sample| {
         all.push(said(names, &sample));
         ControlFlow::Continue(())
@@ -117,7 +117,7 @@ fn scratch() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn a_profile_comes_back_as_it_was_with_its_clock_and_what_was_lost() {
+fn a_profile_is_read_back_with_its_clock_and_losses() {
     let (_dir, path) = scratch();
     let all: Vec<Said> = (0..5000).map(usual).collect();
     store(&path, &all, true);
@@ -148,7 +148,7 @@ fn only_the_samples_of_the_range_are_read_and_only_the_chunks_around_it() {
 }
 
 #[test]
-fn a_writer_that_stops_in_the_middle_leaves_all_whole_chunks_and_the_file_says_so() {
+fn a_killed_writer_leaves_all_complete_chunks_and_the_file_says_so() {
     let (_dir, path) = scratch();
     let all: Vec<Said> = (0..5000).map(usual).collect();
     store(&path, &all, false);
@@ -193,7 +193,7 @@ fn a_range_across_two_segments_is_read_from_both_in_wall_clock_time() {
 }
 
 #[test]
-fn a_directory_names_what_is_no_segment_and_a_broken_one_costs_no_other() {
+fn other_files_are_reported_and_a_broken_segment_costs_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let empty = read(dir.path(), None, &mut |_, _| ControlFlow::Continue(()));
     assert!(matches!(empty, Err(ImportError::NoSegments { .. })), "{empty:?}");
@@ -207,7 +207,7 @@ fn a_directory_names_what_is_no_segment_and_a_broken_one_costs_no_other() {
 }
 
 #[test]
-fn a_damaged_chunk_is_told_and_the_others_are_read() {
+fn a_damaged_chunk_is_reported_and_the_others_are_read() {
     let (_dir, path) = scratch();
     let all: Vec<Said> = (0..5000).map(usual).collect();
     store(&path, &all, true);
@@ -232,10 +232,10 @@ fn samples_whose_names_are_lost_are_kept_without_them() {
 }
 
 #[test]
-fn a_lost_name_costs_none_of_those_beside_it() {
+fn a_lost_name_costs_no_other() {
     let (_dir, path) = scratch();
-    // As a program walks through its functions, and so that neighbours are asked for out of order.
-    let function = |i: u64| (format!("function_{}", i * 7919 % 1000), "/usr/bin/web".to_owned(), Place::User, false);
+    // In an order in which neighbours are looked up far apart.
+    let function = |i: u64| (format!("function_{}", i * 7919 % 1000), "/bin/web".to_owned(), FramePlace::User, false);
     let all: Vec<Said> = (0..3000).map(|i| Said { frames: vec![function(i)], ..usual(i) }).collect();
     store(&path, &all, true);
     assert!(read_back(&path, None).0 == all);
@@ -244,7 +244,7 @@ fn a_lost_name_costs_none_of_those_beside_it() {
         "DELETE FROM profile_frames WHERE id IN (0, 63, 64, 700, 999); UPDATE profile_frames SET symbol = x'ff' WHERE id = 65",
     );
     let (read, _, report) = read_back(&path, None);
-    // Numbers are given in the order in which frames are met.
+    // Numbers follow the order of first use.
     let is_lost = |i: usize| [0, 63, 64, 65, 700, 999].contains(&(i % 1000));
     for (i, (read, stored)) in read.iter().zip(&all).enumerate() {
         match is_lost(i) {
@@ -256,10 +256,10 @@ fn a_lost_name_costs_none_of_those_beside_it() {
 }
 
 #[test]
-fn names_are_right_also_where_they_are_more_than_are_read_ahead() {
+fn names_are_right_beyond_the_read_ahead() {
     let (_dir, path) = scratch();
     let long = "x".repeat(40_000);
-    let function = |i: u64| (format!("function_{}_{long}", i % 500), "/usr/bin/web".to_owned(), Place::User, false);
+    let function = |i: u64| (format!("function_{}_{long}", i % 500), "/bin/web".to_owned(), FramePlace::User, false);
     let all: Vec<Said> = (0..1000).map(|i| Said { frames: vec![function(i * 7)], ..usual(i) }).collect();
     store(&path, &all, true);
     assert!(read_back(&path, None).0 == all);
@@ -281,12 +281,15 @@ fn a_recording_without_samples_says_so() {
 }
 
 #[test]
-fn a_recording_that_holds_only_a_profile_is_not_taken_for_a_node() {
+fn a_recording_with_only_a_profile_is_not_taken_for_a_node() {
     let (_dir, path) = scratch();
     store(&path, &[usual(1)], true);
     let error = coroner_evidence::recording::read(&path).unwrap_err();
     assert!(matches!(error, RecordingError::OnlyProfile { .. }), "{error}");
-    assert!(error.to_string().contains("holds a profile, no evidence of a node; try: coroner flame"), "{error}");
+    assert!(
+        error.to_string().contains("holds only a CPU profile, no evidence of a node; try: coroner flame"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -304,7 +307,7 @@ fn evidence_and_samples_share_a_file() {
         writer.commit(&mut file).unwrap();
         let core_times = vec![CoreTimes { at: Time::from_secs(second as u64), cores: Vec::new() }];
         file.append(&Evidence { core_times, ..Evidence::default() }).unwrap();
-        // Read beside the writer.
+        // Read while the writer is open.
         if second == 15 {
             assert_eq!(read_back(&path, None).0.len(), 1600);
         }
@@ -322,7 +325,7 @@ fn evidence_and_samples_share_a_file() {
 /// Reads a profile into a new recording, as `coroner import` does.
 fn imported(from: &Path, to: &Path) -> Result<import::Imported, ImportError> {
     let mut recording = NewRecording::create(to, from)?;
-    let read = import::file(from, &Options::default(), &mut Symbols::none(), &mut |names, sample| {
+    let read = import::file(from, &ImportOptions::default(), &mut Symbols::none(), &mut |names, sample| {
         recording.take(names, sample).expect("room on the disk");
         ControlFlow::Continue(())
     });
@@ -339,7 +342,7 @@ fn imported(from: &Path, to: &Path) -> Result<import::Imported, ImportError> {
 }
 
 #[test]
-fn import_makes_a_recording_of_any_profile_and_leaves_nothing_if_it_cannot() {
+fn import_stores_any_profile_and_leaves_nothing_if_it_fails() {
     let (dir, path) = scratch();
     let folded = dir.path().join("x.folded");
     std::fs::write(&folded, "a;b;c 3\na;b 2\nnonsense\n").unwrap();
@@ -348,7 +351,7 @@ fn import_makes_a_recording_of_any_profile_and_leaves_nothing_if_it_cannot() {
     let (read, _, report) = read_back(&path, None);
     assert_eq!(read.iter().map(|s| s.period).collect::<Vec<_>>(), [3, 2]);
     assert_eq!(report.count(OddityKind::UnparsedLine), 1);
-    let row = coroner_evidence::recording::profile::Reader::open(&path).unwrap().source().unwrap();
+    let row = coroner_evidence::recording::profile::ProfileReader::open(&path).unwrap().source().unwrap();
     assert_eq!((row.kind.as_str(), row.file.as_deref()), ("folded stacks", Some("x.folded")));
 
     let again = imported(&folded, &path);
@@ -361,7 +364,7 @@ fn import_makes_a_recording_of_any_profile_and_leaves_nothing_if_it_cannot() {
 
 fn any_said() -> impl Strategy<Value = Said> {
     let word = || prop::sample::select(vec!["", "a", "main", "tcp_v4_rcv", "std::vec<int>::push", "ö;x"]);
-    let place = prop::sample::select(vec![Place::User, Place::Jit, Place::Kernel]);
+    let place = prop::sample::select(vec![FramePlace::User, FramePlace::Jit, FramePlace::Kernel]);
     let frame = (word(), word(), place, any::<bool>())
         .prop_map(|(symbol, module, place, inlined)| (symbol.to_owned(), module.to_owned(), place, inlined));
     (

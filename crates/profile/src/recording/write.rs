@@ -1,4 +1,4 @@
-//! Puts samples into a recording.
+//! Stores samples in a recording.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use coroner_evidence::recording::profile::{
 use coroner_evidence::recording::{RecordingError, Writer};
 
 use super::PLACES;
-use crate::import::{Format, Report};
+use crate::import::{Format, ImportReport};
 use crate::model::{Clock, Dictionary, FrameId, Sample, StackId, StrId, TaskId};
 
-/// Numbers samples, and the names they use, for one file. What is not committed yet is held in memory: at most a chunk.
+/// Collects samples and the names they use for one file. At most one uncommitted chunk is held in memory.
 #[derive(Debug, Default)]
 pub struct SampleWriter {
     rows: ProfileRows,
-    /// The earliest and the latest time that is held.
+    /// The earliest and latest time held.
     span: Option<(u64, u64)>,
     next_stack: u32,
-    // By the dictionary's number, one more than the file's number; 0 if not stored yet.
+    // By dictionary id: the file's number plus one; 0 if not stored yet.
     events: Vec<u32>,
     paths: Vec<u32>,
     tasks: Vec<u32>,
@@ -29,7 +29,7 @@ pub struct SampleWriter {
 }
 
 impl SampleWriter {
-    /// Adds a sample; stores what is held when it makes a chunk. `names` is the same at each call, but for what was added to it.
+    /// Adds a sample; stores a full chunk. `names` must be the same at each call; it may grow.
     pub fn take(&mut self, file: &mut Writer, names: &Dictionary, sample: Sample) -> Result<(), RecordingError> {
         let row = SampleRow {
             at: sample.time,
@@ -48,12 +48,12 @@ impl SampleWriter {
         if full || self.rows.samples.len() >= CHUNK_ROWS { self.commit(file) } else { Ok(()) }
     }
 
-    /// Stores what is held. After an error it is still held, for another try.
+    /// Stores what is held. After an error it is still held, for a retry.
     pub fn commit(&mut self, file: &mut Writer) -> Result<(), RecordingError> {
         self.commit_with(file, &Evidence::default())
     }
 
-    /// Stores what is held together with what was seen: both, or after an error none of it.
+    /// Stores what is held together with evidence: both, or after an error neither.
     pub fn commit_with(&mut self, file: &mut Writer, seen: &Evidence) -> Result<(), RecordingError> {
         file.append_with_samples(seen, &self.rows)?;
         self.rows.stored();
@@ -61,7 +61,7 @@ impl SampleWriter {
         Ok(())
     }
 
-    /// Samples that are held and not stored, by core.
+    /// Samples held and not stored, by core.
     pub fn held(&self) -> BTreeMap<u32, u64> {
         let mut held = BTreeMap::new();
         for row in &self.rows.samples {
@@ -117,7 +117,7 @@ impl SampleWriter {
         number
     }
 
-    /// As rows name a stack: 0 is the empty one.
+    /// The number of a stack in rows: 0 is the empty one.
     fn stack(&mut self, names: &Dictionary, id: StackId) -> u32 {
         let mut new = Vec::new();
         let mut at = id;
@@ -158,8 +158,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The row that says so. Without a report the import is not finished.
-    pub fn row(&self, clock: Option<Clock>, report: Option<&Report>) -> SourceRow {
+    /// The row for this origin. No report means that the import is not finished.
+    pub fn row(&self, clock: Option<Clock>, report: Option<&ImportReport>) -> SourceRow {
         SourceRow {
             kind: self.kind.clone(),
             file: self.file.clone(),
@@ -171,7 +171,7 @@ impl Origin {
     }
 }
 
-/// A new recording of one profile. What is not finished is marked so, and readable.
+/// A new recording of one profile. Until finished it is marked so, and readable.
 pub struct NewRecording {
     path: PathBuf,
     file: Writer,
@@ -181,7 +181,7 @@ pub struct NewRecording {
 }
 
 impl NewRecording {
-    /// Makes the file at `path`, which must not exist, for the samples of `from`.
+    /// Creates the file at `path`, which must not exist, for the samples of `from`.
     pub fn create(path: &Path, from: &Path) -> Result<NewRecording, RecordingError> {
         let name = from.file_name().map(|name| name.to_string_lossy().into_owned());
         let origin = Origin { kind: "unfinished import".to_owned(), file: name, host: None };
@@ -198,11 +198,11 @@ impl NewRecording {
         self.samples.take(&mut self.file, names, sample)
     }
 
-    /// Stores what is held and says where all of it comes from.
+    /// Stores what is held, and the origin.
     pub fn finish(
         mut self,
         names: &Dictionary,
-        report: &Report,
+        report: &ImportReport,
         format: Format,
         host: Option<String>,
     ) -> Result<(), RecordingError> {
@@ -213,7 +213,7 @@ impl NewRecording {
         self.file.finish(&[])
     }
 
-    /// Removes the file, which we made a moment ago.
+    /// Removes the file, which we just created.
     pub fn discard(self) {
         drop(self.file);
         for suffix in ["", "-wal", "-shm"] {

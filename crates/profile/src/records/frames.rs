@@ -7,10 +7,10 @@ use coroner_evidence::perf::sample::CONTEXT;
 use super::Limits;
 use super::space::{Dso, Tasks};
 use crate::model::hash::Seeded;
-use crate::model::{ByteTable, Dictionary, FileOffset, Frame, FrameId, Place, StackId, StrId, Strings, label};
+use crate::model::{ByteTable, Dictionary, FileOffset, Frame, FrameId, FramePlace, StackId, StrId, Strings, label};
 use crate::symbols::{Answer, Function, MappedFile, Symbols, hex};
 
-/// Whose the following addresses are.
+/// Markers in a call chain: whose the following addresses are.
 const CONTEXT_HYPERVISOR: u64 = -32i64 as u64;
 const CONTEXT_KERNEL: u64 = -128i64 as u64;
 const CONTEXT_USER: u64 = -512i64 as u64;
@@ -24,7 +24,7 @@ const CONTEXT_GUEST_USER: u64 = -2560i64 as u64;
 pub(crate) enum Mode {
     Kernel,
     User,
-    /// In a virtual machine, or below all of them: nothing here can name it.
+    /// In a guest or in the hypervisor: nothing here can name it.
     Foreign,
 }
 
@@ -41,22 +41,22 @@ impl Mode {
 
 pub(crate) struct Namer {
     limits: Limits,
-    /// What nobody can name yet keeps its build id and its place in the file.
+    /// Unnamed frames keep their build id and file offset.
     pub keeps_places: bool,
-    /// BPF programs and other code that came and went while recording: end and name by start.
+    /// BPF programs and other code loaded or unloaded while recording: end and name by start.
     generated: BTreeMap<u64, (u64, Box<str>)>,
     kernel_frames: HashMap<u64, u32, Seeded>,
     /// Frames by file and offset, for all processes.
     user_frames: HashMap<(u32, u64), u32, Seeded>,
-    /// Frames of the latest user addresses by the version of their address space: most samples are where others were.
+    /// Frames of recent user addresses, by address space version: most samples hit addresses seen before.
     latest: Vec<(u64, u32, u32)>,
-    /// The frame of all addresses where nothing is mapped. Programs without frame pointers lead the kernel to many of them.
+    /// The frame of all unmapped addresses. The kernel finds many when it unwinds programs without frame pointers.
     nowhere: Option<u32>,
-    /// Module and build id of files with nameless places, as the dictionary has them.
+    /// Module and build id of files with unnamed frames, interned.
     nameless: HashMap<u32, (StrId, StrId), Seeded>,
-    /// Functions named before, by file and start: their end and frame. Naming an address again costs more than looking here.
+    /// Functions named before, by file and start: their end and frame. A lookup here is cheaper than naming the address again.
     functions: HashMap<u32, BTreeMap<u64, (u64, u32)>>,
-    /// Callers seen before, as they stand in the file behind the version of their address space.
+    /// Caller chains seen before: raw bytes of the file, prefixed with the address space version.
     seen: ByteTable,
     seen_stacks: Vec<StackId>,
     seen_bytes: usize,
@@ -64,7 +64,7 @@ pub(crate) struct Namer {
     stack: Vec<u32>,
 }
 
-/// What is needed to name an address of a process.
+/// The context for naming an address of a process.
 pub(crate) struct Around<'a> {
     pub names: &'a mut Dictionary,
     pub tasks: &'a mut Tasks,
@@ -72,7 +72,7 @@ pub(crate) struct Around<'a> {
     pub pid: u32,
 }
 
-/// How many of the latest addresses are remembered.
+/// How many recent addresses are remembered.
 const LATEST: usize = 1 << 11;
 
 fn latest_slot(address: u64, version: u32) -> usize {
@@ -102,7 +102,7 @@ impl Namer {
         }
     }
 
-    /// Code of the kernel's that appears (a BPF program, a trampoline) or, without a name, goes.
+    /// Kernel code was loaded (a BPF program, a trampoline) or, without a name, unloaded.
     pub fn generated(&mut self, start: u64, length: u64, name: Option<&str>) {
         match name {
             Some(name) if self.generated.len() < MAX_GENERATED => {
@@ -116,13 +116,13 @@ impl Namer {
         self.forget_kernel();
     }
 
-    /// What the kernel's addresses mean has changed.
+    /// Drops cached kernel frames: addresses may mean something else now.
     pub fn forget_kernel(&mut self) {
         self.kernel_frames.clear();
         self.forget_seen();
     }
 
-    /// What a program's addresses mean has changed.
+    /// Drops cached user frames: addresses may mean something else now.
     pub fn forget_programs(&mut self) {
         self.user_frames.clear();
         self.latest.clear();
@@ -139,8 +139,8 @@ impl Namer {
         }
     }
 
-    /// The stack of addresses `chain`, eight bytes each, leaf first; and whether it is whole. Most samples differ from an older one
-    /// only in their leaf, so the callers are looked up at once.
+    /// The stack of the addresses in `chain`, eight bytes each, leaf first; and whether it is complete. Most samples differ from an
+    /// earlier one only in their leaf, so all callers are looked up at once.
     pub fn stack(&mut self, chain: &[u8], swap: bool, mode: Mode, around: &mut Around<'_>) -> (StackId, bool) {
         let word = |at: usize| {
             let word = chain.get(at * 8..at * 8 + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
@@ -193,7 +193,7 @@ impl Namer {
                 Some(next) => mode = next,
                 None if address == CONTEXT_DEFERRED => break, // A number follows, not an address.
                 None => {
-                    // No such context: a program without frame pointers led the kernel astray. perf drops the whole stack.
+                    // No such context: garbage from a program without frame pointers. perf drops the whole stack.
                     whole = false;
                     break;
                 }
@@ -227,7 +227,7 @@ impl Namer {
             Mode::User => self.user_frame(address, around),
             Mode::Foreign => {
                 let module = around.names.strings.intern("[guest]");
-                let place = Place::Kernel;
+                let place = FramePlace::Kernel;
                 around.names.frames.intern(Frame { symbol: Strings::EMPTY, module, place, inlined: false }).0
             }
         }
@@ -244,7 +244,7 @@ impl Namer {
                 (name.map_or(Strings::EMPTY, |name| strings.intern(name)), strings.intern(&module))
             }
         };
-        around.names.frames.intern(Frame { symbol, module, place: Place::Kernel, inlined: false }).0
+        around.names.frames.intern(Frame { symbol, module, place: FramePlace::Kernel, inlined: false }).0
     }
 
     fn user_frame(&mut self, address: u64, around: &mut Around<'_>) -> u32 {
@@ -267,7 +267,7 @@ impl Namer {
         let (Dso { path, build_id, inode }, first_pid) = around.tasks.dso(number);
         let anonymous = ["//anon", "/dev/zero", "/anon_hugepage"].iter().any(|name| path.starts_with(name));
         if anonymous || path.is_empty() {
-            // Generated code: the same address is another function in another process.
+            // JIT code: the same address is a different function in each process.
             let name = around.symbols.jit(around.pid, address).map(str::to_owned);
             return intern(around.names, name.as_deref(), &format!("/tmp/perf-{}.map", around.pid));
         }
@@ -291,7 +291,7 @@ impl Namer {
                     }
                     Answer::Unnamed(None) => intern(around.names, None, path),
                     Answer::NotRead => self.place(around.names, &file, offset),
-                    // Another time it may be named, so this is not remembered.
+                    // It may be named later, so this is not cached.
                     Answer::Later => return self.place(around.names, &file, offset),
                 }
             }
@@ -315,7 +315,7 @@ impl Namer {
         self.latest[slot] = (address, version, frame);
     }
 
-    /// A place in a file that has no name. A live node has many until the files' symbols are read, and each stack asks again.
+    /// An unnamed file offset. A live node has many until the files' symbols are read, and every stack asks again.
     fn place(&mut self, names: &mut Dictionary, file: &MappedFile<'_>, offset: u64) -> u32 {
         let path = file.path;
         let Some(build_id) = file.build_id.filter(|id| self.keeps_places && !id.is_empty()) else {

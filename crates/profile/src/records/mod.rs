@@ -1,8 +1,8 @@
-//! What the records of the kernel's perf events ([`coroner_evidence::perf`]) do in their turn, out of perf's files and out of the kernel's rings.
+//! Processes the kernel's perf event records ([`coroner_evidence::perf`]), from perf's files and from the kernel's rings.
 //!
-//! [`order`] puts the records of several cores in order of time; [`work`] does what each of them says in its turn; [`space`] knows
-//! the processes, and [`frames`] makes stacks of addresses. What records alone do not tell comes from [`Beyond`]: a file has a header, a live
-//! node can be asked.
+//! [`order`] sorts the records of several cores by time; [`work`] applies them one by one; [`space`] tracks the processes, and
+//! [`frames`] turns addresses into stacks. What the records lack comes from [`Beyond`]: a file has a header, a live node can be
+//! queried.
 
 pub(crate) mod frames;
 pub(crate) mod order;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use crate::symbols::RecordedKernel;
 use space::Tasks;
 
-/// How much is remembered. What is beyond loses names, not samples.
+/// Memory limits. Beyond them names are lost, not samples.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Mappings of all processes together.
@@ -23,16 +23,16 @@ pub(crate) struct Limits {
     pub tasks: usize,
     /// Bytes of paths of mapped files.
     pub path_bytes: usize,
-    /// Bytes of callers that were seen before.
+    /// Bytes of remembered caller chains.
     pub seen_bytes: usize,
-    /// Addresses that were named before.
+    /// Remembered addresses.
     pub addresses: usize,
-    /// Bytes of records that wait for their turn.
+    /// Bytes of records held back for sorting.
     pub held_bytes: usize,
 }
 
 impl Limits {
-    /// A file: some thousand processes with some hundred mappings each.
+    /// For a file: thousands of processes with hundreds of mappings each.
     pub const FILE: Limits = Limits {
         mappings: 1 << 22,
         tasks: 1 << 20,
@@ -41,7 +41,7 @@ impl Limits {
         addresses: 1 << 20,
         held_bytes: 64 << 20,
     };
-    /// A recorder that runs for months in a few megabytes.
+    /// For a recorder that runs for months in a few megabytes.
     pub const LIVE: Limits = Limits {
         mappings: 1 << 16,
         tasks: 1 << 15,
@@ -52,20 +52,20 @@ impl Limits {
     };
 }
 
-/// Who knows more than the records.
+/// A source of what the records lack.
 pub(crate) trait Beyond {
-    /// The build id of a file that a process mapped, where the record lacks it.
+    /// The build id of a mapped file, if the record lacks it.
     fn build_id(&mut self, pid: u32, path: &str, inode: Option<u64>) -> Option<Rc<[u8]>>;
 
     /// The kernel, or a module, was mapped.
     fn kernel_mapped(&mut self, path: &str, start: u64, length: u64, reference: u64, build_id: Option<&[u8]>);
 
-    /// What is known of the kernel that ran, if that has changed since the last time.
+    /// The recorded kernel, if it changed since the last call.
     fn changed_kernel(&mut self) -> Option<RecordedKernel>;
 
-    /// A thread is about to be sampled, or to have a child: what records did not tell of it may be added.
+    /// A thread is about to be sampled or to fork: missing facts about it may be added.
     fn meet(&mut self, pid: u32, tid: u32, tasks: &mut Tasks);
 
-    /// A thread began; it has what its parent has.
+    /// A thread started; it inherits from its parent.
     fn born(&mut self, _tid: u32, _parent_pid: u32, _tasks: &mut Tasks) {}
 }

@@ -1,16 +1,16 @@
-//! Puts records in order of time.
+//! Sorts records by time.
 //!
-//! perf reads one core's ring after the other and says when it has been round (`PERF_RECORD_FINISHED_ROUND`). Everything older
+//! perf reads one core's ring after the other and marks the end of each round (`PERF_RECORD_FINISHED_ROUND`). Everything older
 //! than the newest record of the round before the last can then be passed on: nothing older can follow.
 
-/// More is not kept for the next time.
+/// Larger buffers are not kept for reuse.
 const MOST_SPARE: usize = 4 << 20;
 
 struct Held {
     time: u64,
     start: usize,
     length: usize,
-    /// Where the record is in the file.
+    /// The record's offset in the file.
     place: u64,
 }
 
@@ -18,11 +18,11 @@ pub(crate) struct Order {
     /// If no round is ever finished, this much is held before the older half is passed on anyway.
     most: usize,
     bytes: Vec<u8>,
-    /// What `bytes` was before: filling the same memory again is cheaper than new memory.
+    /// The previous `bytes` buffer: reusing memory is cheaper than allocating.
     spare: Vec<u8>,
     held: Vec<Held>,
     newest: u64,
-    /// The newest record of the round before.
+    /// Time of the newest record of the previous round.
     limit: u64,
 }
 
@@ -31,7 +31,7 @@ impl Order {
         Order { most, bytes: Vec::new(), spare: Vec::new(), held: Vec::new(), newest: 0, limit: 0 }
     }
 
-    /// Holds a record back. Returns whether so much is held that [`Order::relieve`] must be called.
+    /// Holds a record back. Returns whether [`Order::relieve`] must be called because too much is held.
     pub fn hold(&mut self, time: u64, record: &[u8], place: u64) -> bool {
         self.newest = self.newest.max(time);
         self.held.push(Held { time, start: self.bytes.len(), length: record.len(), place });
@@ -44,7 +44,7 @@ impl Order {
         self.limit = self.newest;
     }
 
-    /// All records up to `time` have come, from every core.
+    /// Passes records up to `time` on: every core's have arrived.
     pub fn pass_until(&mut self, time: u64, pass: &mut dyn FnMut(&[u8], u64)) {
         self.flush(time, pass);
     }
@@ -62,7 +62,7 @@ impl Order {
     }
 
     fn flush(&mut self, limit: u64, pass: &mut dyn FnMut(&[u8], u64)) {
-        // Stable: records of one moment stay in the order of the file.
+        // Stable: records with equal times stay in file order.
         self.held.sort_by_key(|held| held.time);
         let ready = self.held.partition_point(|held| held.time <= limit);
         for held in self.held.drain(..ready) {
@@ -76,7 +76,7 @@ impl Order {
             held.start = start;
         }
         self.spare = std::mem::replace(&mut self.bytes, kept);
-        // After a storm memory is given back.
+        // Frees the memory after a burst.
         if self.spare.capacity() > MOST_SPARE {
             self.spare = Vec::new();
         }

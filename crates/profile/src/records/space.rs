@@ -1,7 +1,7 @@
-//! What was mapped where, and who was called what.
+//! Mappings and names of processes and threads.
 //!
-//! A node that starts a hundred thousand short processes must not cost their sum: a process that ended is forgotten once
-//! [`MAX_ENDED`] others ended after it, unless it shows up again (its other threads may live on).
+//! Memory must not grow with the number of short-lived processes: a process that ended is forgotten once [`MAX_ENDED`] others
+//! ended after it, unless it shows up again (its other threads may live on).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use super::Limits;
 use crate::model::hash::Seeded;
 use crate::model::{StrId, Strings};
 
-/// A file or region that was mapped.
+/// A mapped file or region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub end: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Mapping {
     pub dso: u32,
 }
 
-/// A file that was mapped somewhere.
+/// A mapped file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dso {
     pub path: Rc<str>,
@@ -27,14 +27,14 @@ pub(crate) struct Dso {
     pub inode: Option<u64>,
 }
 
-/// The most mappings of one process; one that has more loses names, not samples.
+/// The most mappings of one process; beyond it names are lost, not samples.
 const MAX_MAPPINGS: usize = 1 << 17;
-/// How many files of one path are told apart at once.
+/// How many different files with the same path are tracked at once.
 const MAX_OF_ONE_PATH: usize = 32;
-/// How many processes and threads that ended are remembered: a dying one is sampled after it said so.
+/// How many ended processes and threads are remembered: a dying one is still sampled after its exit record.
 const MAX_ENDED: usize = 1024;
 
-/// How many gaps are remembered. The stacks of programs without frame pointers are full of addresses of their heap.
+/// How many gaps are remembered. Stacks of programs without frame pointers are full of heap addresses.
 const GAPS: usize = 4;
 
 /// An address space: mappings by start.
@@ -42,18 +42,18 @@ const GAPS: usize = 4;
 pub(crate) struct Space {
     /// Shared with the parent until one of them changes it.
     mappings: Rc<BTreeMap<u64, Mapping>>,
-    /// The same number means the same mappings of the same process; 0 where nothing is mapped.
+    /// The same number means the same mappings of the same process; 0 if nothing is mapped.
     pub version: u32,
-    /// Where nothing was found of late, of this version.
+    /// Recently found gaps of this version: address ranges without a mapping.
     gaps: [(u64, u64); GAPS],
     gaps_of: u32,
     next_gap: u8,
     seen_since_end: bool,
-    /// All that is mapped was told: the process was seen from its first moment, or asked.
+    /// All mappings are known: the process was seen from its start, or queried.
     pub is_whole: bool,
-    /// Where it is, or was born.
+    /// Its cgroup, or the one it was created in.
     pub cgroup: Option<Rc<str>>,
-    /// It was asked for its cgroup.
+    /// Its cgroup was queried.
     pub has_told_cgroup: bool,
 }
 
@@ -63,7 +63,7 @@ impl Space {
             return;
         }
         let mappings = Rc::make_mut(&mut self.mappings);
-        // What lies below is replaced where it is covered.
+        // Covered parts of older mappings are replaced.
         let covered: Vec<u64> = mappings
             .range(..mapping.end)
             .rev()
@@ -108,9 +108,9 @@ impl Space {
 
 struct Name {
     text: Rc<[u8]>,
-    /// It is the parent's, and the thread has one of its own that no record tells.
+    /// This is the parent's name; the thread has its own, but no record has it.
     is_borrowed: bool,
-    /// Its number in the dictionary that is in use, once it was asked for.
+    /// Its id in the current dictionary, once interned.
     interned: Option<StrId>,
     seen_since_end: bool,
 }
@@ -121,14 +121,14 @@ pub(crate) struct Tasks {
     spaces: HashMap<u32, Space, Seeded>,
     /// Names by thread.
     names: HashMap<u32, Name, Seeded>,
-    /// Processes and threads that ended, the longest ago first.
+    /// Ended processes and threads, oldest first.
     ended: VecDeque<(u32, u32)>,
     dsos: Vec<(Dso, u32)>,
-    /// Files by path; several with one path differ by what else is known of them.
+    /// Files by path; files with the same path differ in build id or inode.
     dso_ids: HashMap<Rc<str>, Vec<u32>, Seeded>,
     path_bytes: usize,
     versions: u32,
-    /// Mappings of all processes, shared ones once.
+    /// Number of mappings of all processes; shared ones count once.
     all_mappings: usize,
 }
 
@@ -147,23 +147,23 @@ impl Tasks {
         }
     }
 
-    /// How many processes and threads are known.
+    /// Number of known processes and threads.
     #[cfg(test)]
     pub fn held(&self) -> (usize, usize) {
         (self.spaces.len(), self.names.len())
     }
 
-    /// Whether some files are not told apart any more.
+    /// Whether the file limit is reached, so that further files share one id.
     pub fn is_full(&self) -> bool {
         self.path_bytes > self.limits.path_bytes
     }
 
-    /// Forgets everything. Numbers of files mean others from now on.
+    /// Forgets everything. File ids are reused from now on.
     pub fn forget(&mut self) {
         *self = Tasks { versions: self.versions, ..Tasks::new(self.limits) };
     }
 
-    /// The number of a file. The same file in many processes has one number, so that it is named once.
+    /// The id of a file. The same file in many processes has one id, so that it is named once.
     pub fn dso_id(&mut self, path: &str, build_id: Option<Rc<[u8]>>, inode: Option<u64>, pid: u32) -> u32 {
         let known = self.dso_ids.get(path);
         let same = |id: &&u32| {
@@ -185,7 +185,7 @@ impl Tasks {
         let path: Rc<str> = path.into();
         self.dsos.push((Dso { path: Rc::clone(&path), build_id, inode }, pid));
         let known = self.dso_ids.entry(path).or_default();
-        // A path that is written again and again: the latest files are those that are mapped next.
+        // A path that is overwritten again and again: the newest files are the ones mapped next.
         if known.len() >= MAX_OF_ONE_PATH {
             known.remove(0);
         }
@@ -213,7 +213,7 @@ impl Tasks {
         }
         let before = if shared { 0 } else { space.mappings.len() };
         space.map(start, mapping);
-        // Where nothing was mapped after all, it is still shared and counted elsewhere.
+        // If nothing was mapped after all, it is still shared and counted elsewhere.
         let after = if Rc::strong_count(&space.mappings) > 1 { before } else { space.mappings.len() };
         self.all_mappings = self.all_mappings.saturating_sub(before) + after;
         self.versions = self.versions.wrapping_add(1).max(1);
@@ -233,20 +233,20 @@ impl Tasks {
         Some(&name.text)
     }
 
-    /// The number of a thread's name in `strings`, which are the same until [`Tasks::forget_strings`].
+    /// The id of a thread's name in `strings`, which must be the same until [`Tasks::forget_strings`].
     pub fn interned_name(&mut self, tid: u32, strings: &mut Strings) -> Option<StrId> {
         let name = self.names.get_mut(&tid)?;
         name.seen_since_end = true;
         Some(*name.interned.get_or_insert_with(|| strings.intern_bytes(&name.text)))
     }
 
-    /// Names are numbered anew from now on.
+    /// Drops interned ids: a new dictionary begins.
     pub fn forget_strings(&mut self) {
         self.names.values_mut().for_each(|name| name.interned = None);
     }
 
-    /// A new name, also by starting another program. What the old program had mapped stays until something else is mapped there:
-    /// a stack sampled in the middle of execve still has its addresses. perf does the same.
+    /// Sets a thread's name, also on exec. The old program's mappings stay until they are overwritten: a stack sampled in the
+    /// middle of execve still has its addresses. perf does the same.
     pub fn rename(&mut self, tid: u32, name: &[u8]) {
         if self.names.len() >= self.limits.tasks {
             self.names.clear();
@@ -254,7 +254,7 @@ impl Tasks {
         self.names.insert(tid, Name { text: name.into(), is_borrowed: false, interned: None, seen_since_end: true });
     }
 
-    /// A new process has its parent's mappings, a new thread shares them; both begin with the parent's name.
+    /// A new process copies its parent's mappings, a new thread shares them; both start with the parent's name.
     pub fn fork(&mut self, (pid, tid): (u32, u32), (parent_pid, parent_tid): (u32, u32)) {
         if pid != parent_pid {
             let parent = self.spaces.get(&parent_pid).filter(|parent| parent.version != 0);
@@ -281,26 +281,26 @@ impl Tasks {
         }
     }
 
-    /// A thread that just began has a name of its own, which no record tells. Until it is asked it has its parent's.
+    /// A new thread has its own name, but no record has it. Until it is queried it keeps its parent's.
     pub fn borrows_name(&mut self, tid: u32) {
         if let Some(name) = self.names.get_mut(&tid) {
             name.is_borrowed = true;
         }
     }
 
-    /// Whether a thread's name is known, and is its own.
+    /// Whether the thread's own name is known.
     pub fn is_named(&self, tid: u32) -> bool {
         self.names.get(&tid).is_some_and(|name| !name.is_borrowed)
     }
 
-    /// It could not be asked, and will not be again: it keeps the name that it has.
+    /// The query failed and is not repeated: the thread keeps the name it has.
     pub fn keeps_name(&mut self, tid: u32) {
         if let Some(name) = self.names.get_mut(&tid) {
             name.is_borrowed = false;
         }
     }
 
-    /// Another program begins. What it maps is told; it may have been moved to another cgroup for this.
+    /// The process executes another program. Its mappings will be recorded; its cgroup may have changed.
     pub fn exec(&mut self, pid: u32) {
         if self.spaces.len() < self.limits.tasks || self.spaces.contains_key(&pid) {
             let space = self.spaces.entry(pid).or_default();
@@ -308,7 +308,7 @@ impl Tasks {
         }
     }
 
-    /// A process that was asked: what it has mapped now, and nothing else.
+    /// The answer to a query: replaces the mappings of a process.
     pub fn asked(&mut self, pid: u32, mappings: Vec<(u64, Mapping)>) {
         let old = self.spaces.get_mut(&pid).map(|space| std::mem::take(&mut space.mappings));
         if let Some(old) = old.filter(|old| Rc::strong_count(old) == 1) {
@@ -322,12 +322,12 @@ impl Tasks {
         (space.version, space.is_whole, space.seen_since_end) = (self.versions, true, true);
     }
 
-    /// Whether it was seen from its first moment, or asked; and asked for its cgroup.
+    /// Whether its mappings are complete, and whether its cgroup was queried.
     pub fn knows(&self, pid: u32) -> (bool, bool) {
         self.spaces.get(&pid).map_or((false, false), |space| (space.is_whole, space.has_told_cgroup))
     }
 
-    /// It could not be asked, and will not be again.
+    /// The query failed and is not repeated.
     pub fn gone(&mut self, pid: u32) {
         if self.spaces.len() < self.limits.tasks || self.spaces.contains_key(&pid) {
             let space = self.spaces.entry(pid).or_default();
@@ -339,7 +339,7 @@ impl Tasks {
         self.spaces.get(&pid)?.cgroup.as_deref()
     }
 
-    /// `None` if it could not be asked.
+    /// `None` if the query failed.
     pub fn told_cgroup(&mut self, pid: u32, cgroup: Option<Rc<str>>) {
         if let Some(space) = self.spaces.get_mut(&pid) {
             space.has_told_cgroup = true;
@@ -354,7 +354,7 @@ impl Tasks {
             return;
         }
         let Some((pid, tid)) = self.ended.pop_front() else { return };
-        // What was seen since lives on, in another thread or as a new process of the same number.
+        // Whatever was seen since is alive: another thread, or a new process with the same PID.
         if self.names.get(&tid).is_some_and(|name| !name.seen_since_end) {
             self.names.remove(&tid);
         }
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_mapping_covers_what_lay_there() {
+    fn a_new_mapping_replaces_what_it_covers() {
         let mut space = Space::default();
         space.map(100, mapping(200, 1000, 1));
         space.map(150, mapping(160, 0, 2));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_into_a_gap_is_found() {
+    fn a_mapping_made_in_a_gap_is_found() {
         let mut tasks = Tasks::new(Limits::FILE);
         tasks.map(1, 100, mapping(200, 0, 1));
         for address in [0, 99, 200, 250, u64::MAX, 210, 50] {
@@ -444,7 +444,7 @@ mod tests {
         let mut tasks = Tasks::new(Limits::FILE);
         tasks.rename(1, b"sh");
         tasks.map(1, 100, mapping(200, 0, 1));
-        // Its main thread ended, another one runs on.
+        // Its main thread ended, another one keeps running.
         tasks.fork((2, 2), (1, 1));
         tasks.exit(2, 2);
         for pid in 10..100_000 {

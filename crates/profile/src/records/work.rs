@@ -1,40 +1,40 @@
-//! What records do in their turn: they map, rename, and become samples.
+//! Applies records in order: mappings, names, samples.
 
 use std::collections::HashMap;
 
-use coroner_evidence::perf::{Attr, Fields, HEADER, RawSample, Said, kind, record_header, sample};
+use coroner_evidence::perf::{Attr, Fields, HEADER, RawSample, SideRecord, kind, record_header, sample};
 
 use super::frames::{Around, Mode, Namer};
 use super::space::{Mapping, Tasks};
 use super::{Beyond, Limits};
-use crate::import::{OddityKind, Report, Take};
+use crate::import::{ImportReport, OddityKind, Take};
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId, Sample, StackId, Strings, Task};
 use crate::symbols::Symbols;
 
-const GROUP: &[u8] = b"samples of a group of events (:S): only the leader's are kept, not the others' counts";
+const GROUP: &[u8] = b"event group (:S): only the leader's samples are kept, not the other members' counts";
 const DWARF: &[u8] =
-    b"user stacks are copies of memory (--call-graph dwarf), which are not unwound: only the kernel's frames and the place in user code";
-/// What the kernel allows (PATH_MAX, KSYM_NAME_LEN). A longer name in a deep stack would be longer than the file, many times.
+    b"user stacks are raw memory (--call-graph dwarf) and are not unwound: only kernel frames and the user address are kept";
+/// The kernel's limits (PATH_MAX, KSYM_NAME_LEN). A longer name, repeated in a deep stack, would be many times the file's size.
 const MAX_PATH: usize = 4096;
 const MAX_KSYMBOL: usize = 512;
-/// Cores are numbered below this; a larger number says that none is known.
+/// Core numbers are below this; a larger one means unknown.
 const MAX_CORES: u32 = u16::MAX as u32;
-/// More cgroups than a node has; beyond it the oldest lose their names.
+/// More cgroups than a node has; beyond it the oldest names are dropped.
 const MAX_CGROUPS: usize = 1 << 20;
 
-/// The events that records are of.
+/// The recorded events.
 pub(crate) struct Events<'a> {
     pub attrs: &'a [Attr],
     pub ids: &'a HashMap<u64, usize, Seeded>,
-    /// As the dictionary has them.
+    /// Their ids in the dictionary.
     pub names: &'a [EventId],
-    /// Samples of all of them have the same fields at the same places.
+    /// Samples of all events have the same layout.
     pub alike: bool,
 }
 
 impl Events<'_> {
-    /// When a record was written, if it says so.
+    /// The time of a record, if it has one.
     pub fn time_of(&self, kind: u32, body: &[u8], swap: bool) -> Option<u64> {
         let attr = match kind {
             kind::SAMPLE if !self.alike => &self.attrs[attr_of(self.attrs, self.ids, body, swap)?],
@@ -54,22 +54,22 @@ fn attr_of(attrs: &[Attr], ids: &HashMap<u64, usize, Seeded>, body: &[u8], swap:
     ids.get(&fields.u64()?).copied()
 }
 
-/// Everything that changes while records pass in order.
+/// The state that records change.
 pub(crate) struct Work {
     pub swap: bool,
     pub names: Dictionary,
-    pub report: Report,
+    pub report: ImportReport,
     pub tasks: Tasks,
     cgroups: HashMap<u64, Box<str>, Seeded>,
     pub namer: Namer,
-    /// Lost records as the kernel said when it lost them, and as perf asked at the end: mostly the same ones.
+    /// Lost records as reported by the kernel, and as read by perf at the end: mostly the same ones.
     lost: (u64, u64),
-    /// The sink wants no more.
+    /// The sink wants no more samples.
     pub stopped: bool,
 }
 
 impl Work {
-    pub fn new(swap: bool, names: Dictionary, report: Report, limits: Limits) -> Work {
+    pub fn new(swap: bool, names: Dictionary, report: ImportReport, limits: Limits) -> Work {
         Work {
             swap,
             names,
@@ -82,7 +82,7 @@ impl Work {
         }
     }
 
-    /// An empty dictionary from now on.
+    /// Starts an empty dictionary.
     pub fn begin_anew(&mut self) {
         self.names = Dictionary::default();
         self.tasks.forget_strings();
@@ -90,7 +90,7 @@ impl Work {
         self.namer.forget_programs();
     }
 
-    /// Takes a record in its turn.
+    /// Applies the next record.
     pub fn take(
         &mut self,
         record: &[u8],
@@ -124,7 +124,7 @@ impl Work {
         } else {
             let attr = events.attrs.first();
             let core = attr.and_then(|attr| attr.core_of(body, self.swap)).filter(|core| *core < MAX_CORES);
-            let said = Said::parse(kind, misc, attr.map_or(body, |attr| attr.own_part(body)), self.swap);
+            let said = SideRecord::parse(kind, misc, attr.map_or(body, |attr| attr.own_part(body)), self.swap);
             said.map(|said| self.side_record(said, Mode::of_record(misc), core, beyond))
         };
         if done.is_none() {
@@ -132,9 +132,9 @@ impl Work {
         }
     }
 
-    fn side_record(&mut self, said: Said<'_>, mode: Mode, core: Option<u32>, beyond: &mut impl Beyond) {
+    fn side_record(&mut self, said: SideRecord<'_>, mode: Mode, core: Option<u32>, beyond: &mut impl Beyond) {
         match said {
-            Said::Mapped { pid, start, length, file_offset, build_id, inode, path } => {
+            SideRecord::Mapped { pid, start, length, file_offset, build_id, inode, path } => {
                 let path = String::from_utf8_lossy(&path[..path.len().min(MAX_PATH)]);
                 if pid == u32::MAX || mode == Mode::Kernel {
                     return beyond.kernel_mapped(&path, start, length, file_offset, build_id);
@@ -144,43 +144,43 @@ impl Work {
                 let mapping = Mapping { end: start.saturating_add(length), file_offset, dso };
                 self.tasks.map(pid, start, mapping);
             }
-            Said::Named { pid, tid, name, by_exec } => {
+            SideRecord::Named { pid, tid, name, by_exec } => {
                 self.tasks.rename(tid, name);
                 if by_exec {
                     self.tasks.exec(pid);
                 }
             }
-            Said::Began { pid, tid, parent_pid, parent_tid } => {
+            SideRecord::Began { pid, tid, parent_pid, parent_tid } => {
                 beyond.meet(parent_pid, parent_tid, &mut self.tasks);
                 self.tasks.fork((pid, tid), (parent_pid, parent_tid));
                 beyond.born(tid, parent_pid, &mut self.tasks);
             }
-            Said::Ended { pid, tid } => self.tasks.exit(pid, tid),
-            Said::Lost(lost) => {
+            SideRecord::Ended { pid, tid } => self.tasks.exit(pid, tid),
+            SideRecord::Lost(lost) => {
                 self.lost.0 = self.lost.0.saturating_add(lost);
                 if let Some(core) = core {
                     let of_core = self.report.lost_by_core.entry(core).or_default();
                     *of_core = of_core.saturating_add(lost);
                 }
             }
-            Said::LostSamples(lost) => self.lost.1 = self.lost.1.saturating_add(lost),
-            Said::Throttled(_) => {
+            SideRecord::LostSamples(lost) => self.lost.1 = self.lost.1.saturating_add(lost),
+            SideRecord::Throttled(_) => {
                 self.report.throttled += 1;
                 if let Some(core) = core {
                     *self.report.throttled_by_core.entry(core).or_default() += 1;
                 }
             }
-            Said::Cgroup { id, path } => {
+            SideRecord::Cgroup { id, path } => {
                 if self.cgroups.len() >= MAX_CGROUPS {
                     self.cgroups.clear();
                 }
                 self.cgroups.insert(id, String::from_utf8_lossy(path).into());
             }
-            Said::KernelCode { start, length, name, is_gone } => {
+            SideRecord::KernelCode { start, length, name, is_gone } => {
                 let name = String::from_utf8_lossy(&name[..name.len().min(MAX_KSYMBOL)]);
                 self.namer.generated(start, length, (!is_gone).then_some(&name));
             }
-            Said::Unthrottled(_) | Said::Other => {}
+            SideRecord::Unthrottled(_) | SideRecord::Other => {}
         }
         self.report.lost = self.lost.0.max(self.lost.1);
     }
@@ -204,7 +204,7 @@ impl Work {
         } else {
             let (stack, whole) = self.namer.stack(raw.chain, self.swap, mode, &mut around);
             if !whole {
-                self.report.odd(OddityKind::StrayStack, place, b"a stack is cut where its addresses make no sense");
+                self.report.odd(OddityKind::StrayStack, place, b"stack cut at an invalid address");
             }
             stack
         };
@@ -220,7 +220,7 @@ impl Work {
                 Some(name) => name,
                 None => self.names.strings.intern(&format!(":{tid}")),
             },
-            // A thread that is being torn down has no number any more; perf calls it so.
+            // An exiting thread no longer has a tid; perf calls it this.
             None if attr.has_thread() => self.names.strings.intern(":-1"),
             None => Strings::EMPTY,
         };
@@ -231,7 +231,7 @@ impl Work {
         let cgroup = cgroup.map(|path| self.names.strings.intern(path));
         let task = self.names.intern_task(Task { pid: raw.pid, tid: raw.tid, comm, cgroup });
         let sample = Sample {
-            // The kernel has -1 for what it does not know.
+            // The kernel writes -1 for unknown.
             time: raw.time.filter(|time| *time != u64::MAX),
             core: raw.core.filter(|core| *core < MAX_CORES),
             task,

@@ -1,8 +1,8 @@
-//! The kernel that ran, named by a list of its symbols that may be of another boot.
+//! Kernel symbols, from a list that may be from another boot.
 //!
-//! Linux may lie at another address after each boot (KASLR), and modules always do. A recording says where it found the kernel
-//! (`[kernel.kallsyms]_text`, with the address of `_text`) and each module; the list says where they were when it was written.
-//! What differs is added to every address.
+//! The kernel may be loaded at another address on each boot (KASLR), and modules always are. A recording has the address of the
+//! kernel (`[kernel.kallsyms]_text`, with the address of `_text`) and of each module; the list has those of the boot it was
+//! written in. Addresses are shifted by the difference.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,13 +13,13 @@ use super::elf::{cached, hex};
 use super::kernel_list::KernelList;
 use super::read_bounded;
 
-/// What a recording says of its kernel.
+/// The kernel as a recording describes it.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedKernel {
     pub build_id: Option<Vec<u8>>,
     /// `uname -r`.
     pub release: Option<String>,
-    /// The symbol that tells where the kernel lay, and its address.
+    /// A reference symbol and its address.
     pub reference: Option<(String, u64)>,
     /// Modules: start, end and name.
     pub modules: Vec<(u64, u64, String)>,
@@ -27,12 +27,12 @@ pub struct RecordedKernel {
 
 /// More modules than any kernel has.
 const MAX_MODULES: usize = 1 << 14;
-/// The kernel is moved by a multiple of this (arm64; x86 moves it by 2 MB). Another distance means another kernel.
+/// KASLR moves the kernel by a multiple of this (arm64; x86 uses 2 MB). Another distance means another kernel.
 const KASLR_STEP: u64 = 64 << 10;
 const PAGE: u64 = 4096;
 
 impl RecordedKernel {
-    /// Takes a mapping of the kernel: `[kernel.kallsyms]_text` with the symbol's address, or a module's name or file.
+    /// Adds a kernel mapping: `[kernel.kallsyms]_text` with the symbol's address, or a module's name or file.
     pub fn mapped(&mut self, path: &str, start: u64, length: u64, reference: u64) {
         if let Some(symbol) = path.strip_prefix("[kernel.kallsyms]") {
             if !symbol.is_empty() {
@@ -86,11 +86,11 @@ impl List {
 
 pub(super) struct Kernel {
     symbols: List,
-    /// How much higher than in the list the kernel lay when it was recorded.
+    /// Recorded address of the kernel minus the one in the list.
     moved: u64,
-    /// Modules by where they were recorded: start, end, how much higher than in the list, name. `None` if the list lacks it.
+    /// Modules by recorded address: start, end, offset from the list (`None` if it lacks the module), name.
     modules: Vec<(u64, u64, Option<u64>, String)>,
-    /// The list was written while the kernel lay where it was recorded, by the boot that still runs.
+    /// The list is the running kernel's, and the kernel was not moved since the recording.
     same_boot: bool,
 }
 
@@ -109,7 +109,7 @@ impl Kernel {
         is_running(root, recorded)?;
         let text = read_bounded(&root.join("proc/kallsyms")).map_err(|error| format!("proc/kallsyms: {error}"))?;
         let symbols = Kallsyms::parse(text)
-            .ok_or("proc/kallsyms: no addresses are shown; read it as root (kernel.kptr_restrict)")?;
+            .ok_or("proc/kallsyms: addresses are hidden; read it as root (kernel.kptr_restrict)")?;
         Kernel::relocated(List::Whole(symbols), recorded, true)
     }
 
@@ -117,20 +117,20 @@ impl Kernel {
         let moved = match &recorded.reference {
             Some((name, address)) => match symbols.address_of(name) {
                 Some(now) => address.wrapping_sub(now),
-                None => return Err(format!("kernel: {name} is not in kallsyms; its functions stay unnamed")),
+                None => return Err(format!("kernel: {name} is not in kallsyms; kernel functions stay unnamed")),
             },
             None => 0,
         };
         if moved % KASLR_STEP != 0 {
-            return Err("kernel: it cannot have been moved from where kallsyms has it to where it was recorded; \
-                        its functions stay unnamed"
+            return Err("kernel: no KASLR offset leads from its address in kallsyms to the recorded one; \
+                        kernel functions stay unnamed"
                 .to_owned());
         }
         let mut modules = Vec::new();
         if !recorded.modules.is_empty() {
             let lowest = symbols.modules();
             for (start, end, name) in &recorded.modules {
-                // A module's code begins a page; its first symbol is on it.
+                // A module's code starts at a page boundary; its first symbol is on that page.
                 let moved = lowest.get(name.as_str()).map(|first| match (*start..*end).contains(first) {
                     true => 0,
                     false => start.wrapping_sub(first & !(PAGE - 1)),
@@ -151,7 +151,7 @@ impl Kernel {
             return (symbol.map(|symbol| symbol.name), Some(name));
         }
         match self.symbols.find(address.wrapping_sub(self.moved)) {
-            // Where the recording did not see the module, one of another boot may lie there.
+            // The recording has no module there; the list's may be from another boot.
             Some(symbol) if symbol.module.is_some() && !self.same_boot => (None, None),
             Some(symbol) => (Some(symbol.name), symbol.module),
             None => (None, None),
@@ -159,7 +159,7 @@ impl Kernel {
     }
 }
 
-/// Whether the kernel that runs is the recorded one, as far as can be known.
+/// Whether the running kernel is the recorded one, as far as can be told.
 pub(super) fn is_running(root: &Path, recorded: &RecordedKernel) -> Result<(), String> {
     let notes = std::fs::read(root.join("sys/kernel/notes")).unwrap_or_default();
     let running = super::elf::build_id_in(&notes);
@@ -168,7 +168,7 @@ pub(super) fn is_running(root: &Path, recorded: &RecordedKernel) -> Result<(), S
             Ok(())
         } else {
             Err(format!(
-                "kernel: the recording is of another kernel (build id {}) than proc/kallsyms; its functions stay unnamed",
+                "kernel: recorded on another kernel (build id {}) than proc/kallsyms; kernel functions stay unnamed",
                 hex(recorded)
             ))
         };
@@ -176,7 +176,7 @@ pub(super) fn is_running(root: &Path, recorded: &RecordedKernel) -> Result<(), S
     let release = std::fs::read_to_string(root.join("proc/sys/kernel/osrelease")).unwrap_or_default();
     match &recorded.release {
         Some(recorded) if !release.is_empty() && recorded != release.trim() => Err(format!(
-            "kernel: the recording is of Linux {recorded}, this is {}; its functions stay unnamed",
+            "kernel: recorded on Linux {recorded}, this is {}; kernel functions stay unnamed",
             release.trim()
         )),
         _ => Ok(()),

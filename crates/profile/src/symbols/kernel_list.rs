@@ -1,8 +1,8 @@
-//! The kernel's symbols in a file that perf copied, of which only the needed parts are read: 120,000 lines and more, of which a recording
-//! meets some hundred functions.
+//! Kernel symbols in a file that perf copied. Only the needed parts are read: it has 120,000 lines and more, and a recording
+//! hits a few hundred functions.
 //!
-//! The kernel lists its own symbols by address (scripts/kallsyms.c sorts them), and behind them those of modules and BPF programs, which
-//! have their owner in brackets, in no order. So the first part is searched by halves, and the second is read.
+//! The kernel lists its own symbols sorted by address (scripts/kallsyms.c), then those of modules and BPF programs unsorted, with
+//! their owner in brackets. So the first part is searched by bisection and the second is read whole.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,20 +11,20 @@ use std::path::Path;
 
 use coroner_evidence::kallsyms::{self, Kallsyms, KernelSymbol, LONGEST_LINE, address_of_line};
 
-/// The part of the file that is read at once.
+/// The file is read in blocks of this size.
 const BLOCK: u64 = 4096;
-/// The first line of a block is looked for in so much.
+/// The first line of a block must be within this much.
 const PEEK: usize = 256;
-/// How many places are compared to see that the lines are in order.
+/// How many lines are compared to check that the file is sorted.
 const PROBES: u64 = 64;
-/// More is not read of what is in no order.
+/// Limit for the unsorted part.
 const MAX_UNSORTED: u64 = 256 << 20;
 
-/// A list that is in order and read as needed.
+/// A sorted list, read as needed.
 pub(super) struct KernelList {
     file: File,
     length: u64,
-    /// The address of the first line of each block in order, where it was looked at.
+    /// The address of the first line of each sorted block, if read.
     firsts: Vec<Option<u64>>,
     blocks: Vec<Block>,
     /// Symbols of modules.
@@ -35,12 +35,12 @@ pub(super) struct KernelList {
 enum Block {
     NotRead,
     Read(Kallsyms),
-    /// Nothing in it is of use.
+    /// No usable line.
     Useless,
 }
 
 impl KernelList {
-    /// `None` if the file is not there, or is not in order.
+    /// `None` if the file does not exist or is not sorted.
     pub fn open(path: &Path) -> Option<KernelList> {
         let length = std::fs::metadata(path).ok().filter(|about| about.is_file())?.len();
         let file = File::open(path).ok()?;
@@ -66,7 +66,7 @@ impl KernelList {
         Some(list)
     }
 
-    /// The first block behind which nothing is in order: the one that has the first line with an owner.
+    /// The block with the first line that has an owner: nothing after it is sorted.
     fn first_block_with_owners(&mut self) -> Option<u64> {
         let (mut without, mut with) = (0, self.firsts.len() as u64);
         while without < with {
@@ -81,7 +81,7 @@ impl KernelList {
         Some(with)
     }
 
-    /// The symbol that covers `address`, as [`Kallsyms::find`] tells it of the whole file.
+    /// The symbol that covers `address`; the same answer as [`Kallsyms::find`] on the whole file.
     pub fn find(&mut self, address: u64) -> Option<KernelSymbol<'_>> {
         let in_order = match self.block_of(address).map(|block| &self.blocks[block]) {
             Some(Block::Read(block)) => block.find(address),
@@ -105,7 +105,7 @@ impl KernelList {
                 above = middle;
             }
         }
-        // It may have only lines that are of no use.
+        // It may have no usable line.
         (0..below).rev().find(|block| {
             if matches!(self.blocks[*block], Block::NotRead) {
                 let lines = self.lines(*block as u64 * BLOCK, BLOCK);
@@ -126,7 +126,7 @@ impl KernelList {
         let start = if block == 0 { 0 } else { memchr::memchr(b'\n', &buffer[..n])? + 1 };
         let address = match address_of_line(&buffer[start..n]) {
             Some(address) => address,
-            // A line too long to be seen as a whole.
+            // A line longer than PEEK: read the whole block.
             None => address_of_line(&self.lines(block * BLOCK, BLOCK)?)?,
         };
         self.firsts[block as usize] = Some(address);
@@ -149,13 +149,13 @@ impl KernelList {
         };
         self.file.read_exact_at(text, before).ok()?;
         let start = if from == 0 { 0 } else { memchr::memchr(b'\n', text)? + 1 };
-        // The last line that begins within is whole.
+        // Completes the last line that begins within.
         let last = usize::try_from((from + size).min(self.length) - before).ok()?.checked_sub(1)?;
         let stop = memchr::memchr(b'\n', text.get(last..)?).map_or(text.len(), |at| last + at + 1);
         Some(text[start.min(stop)..stop].to_vec())
     }
 
-    /// The address of the kernel's own symbol `name`. Those that recordings refer to stand near the beginning.
+    /// The address of the kernel's own symbol `name`. Those that recordings refer to are near the start.
     pub fn address_of(&self, name: &str) -> Option<u64> {
         const STEP: u64 = 64 << 10;
         let mut from = 0;
@@ -169,7 +169,7 @@ impl KernelList {
         None
     }
 
-    /// The lowest address of code of each module.
+    /// The lowest code address of each module.
     pub fn modules(&self) -> HashMap<&str, u64> {
         self.modules.as_ref().map(Kallsyms::modules).unwrap_or_default()
     }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_the_whole_file_says() {
+    fn it_agrees_with_the_whole_file() {
         for (functions, modules) in [(20_000, 0), (20_000, 3000), (300, 1)] {
             let text = text(functions, modules);
             let (whole, list) = both(&text);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_order_is_not_searched() {
+    fn unsorted_files_are_refused() {
         let (_, small) = both("ffffffff81000000 T _text\n");
         assert!(small.is_none());
         let reversed: String = text(5000, 0).lines().rev().map(|line| format!("{line}\n")).collect();

@@ -1,8 +1,8 @@
-//! Names for addresses: the kernel's from kallsyms, a program's from its symbol table, generated code's from perf's PID maps.
+//! Names for addresses: the kernel's from kallsyms, a program's from its symbol table, JIT code's from perf's PID maps.
 //!
-//! Everything is read below a root directory, so that a test can hand in a small tree and a recording of another machine can be
-//! named from a copy of its files. A file whose build id differs from the recorded one names nothing: a wrong name is worse
-//! than none. Nothing is read before the first address that needs it.
+//! Everything is read below a root directory, so that a test can use a small tree and a recording of another machine can be named
+//! from a copy of its files. A file with another build id than recorded is not used: a wrong name is worse than none. Nothing is
+//! read before the first address that needs it.
 
 mod elf;
 mod kernel;
@@ -24,17 +24,17 @@ pub use kernel::RecordedKernel;
 pub use perf_map::PerfMap;
 
 pub(crate) use elf::hex;
-use elf::{Image, NamedFile, Wanted};
+use elf::{FileId, Image, NamedFile};
 use kernel::Kernel;
 pub(crate) use sparing::Budget;
 use sparing::Sparing;
 
-/// The largest text file that is read for names. /proc/kallsyms of a large kernel is about 20 MB.
+/// The largest text file read for names. /proc/kallsyms of a large kernel has about 20 MB.
 const MAX_TEXT: u64 = 256 << 20;
 const MAX_PROBLEMS: usize = 50;
-/// The kernel's symbols are not read again sooner: that takes a tenth of a second.
+/// Minimum time between reads of the kernel's symbols, which take a tenth of a second.
 const KERNEL_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// The most files that are kept open with their symbols; a node runs some hundred.
+/// The most files kept open with their symbols; a node runs a few hundred.
 const MAX_FILES: usize = 4096;
 
 pub struct Symbols {
@@ -46,35 +46,35 @@ pub struct Symbols {
     /// By the caller's number.
     files: HashMap<u32, Option<NamedFile>>,
     perf_maps: HashMap<u32, Option<PerfMap>>,
-    /// Set where the node must not notice that names are read.
+    /// Set on a live node, which must not notice that names are read.
     sparing: Option<Sparing>,
-    /// What could not be named and why, by file; bounded.
+    /// What could not be named and why, one per file; bounded.
     pub problems: Vec<String>,
 }
 
-/// A function of a program and where it lies in its file.
+/// A function of a program and its range in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
     pub name: String,
     pub offsets: Range<u64>,
 }
 
-/// What is known of a place in a file.
+/// The result of looking up a file offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Function(Function),
-    /// The file names nothing there; where the function lies, if that is known at least.
+    /// The file has no name there; the function's range, if at least that is known.
     Unnamed(Option<Range<u64>>),
-    /// The file is not there, is not the one that ran, or has more symbols than are read.
+    /// The file is missing, is not the one that ran, or has too many symbols.
     NotRead,
-    /// Reading costs too much just now.
+    /// Reading would cost too much right now.
     Later,
 }
 
-/// A file that was mapped, as a recording describes it.
+/// A mapped file as a recording describes it.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedFile<'a> {
-    /// A number of its own for each file.
+    /// A unique number of the file.
     pub number: u32,
     pub path: &'a str,
     pub build_id: Option<&'a [u8]>,
@@ -94,24 +94,24 @@ impl Symbols {
         Symbols { root: Some(root.to_owned()), ..Symbols::none() }
     }
 
-    /// Names from the files of a node that runs, with little memory and time: what that does not reach stays unnamed.
+    /// Names from the files of a live node, within memory and time limits: the rest stays unnamed.
     pub fn sparing(root: &Path) -> Symbols {
         Symbols { root: Some(root.to_owned()), sparing: Some(Sparing::new()), ..Symbols::none() }
     }
 
-    /// How many files were read so far.
+    /// Number of files read so far.
     pub fn files_read(&self) -> u64 {
         self.sparing.as_ref().map_or(0, |sparing| sparing.read)
     }
 
-    /// Lets go of what reading names left in the page cache.
+    /// Drops what reading names left in the page cache.
     pub fn uncache(&mut self) {
         if let Some(sparing) = &mut self.sparing {
             sparing.uncache();
         }
     }
 
-    /// Numbers of files mean others from now on.
+    /// File numbers are reused from now on.
     pub fn forget_files(&mut self) {
         self.files.clear();
         self.perf_maps.clear();
@@ -134,7 +134,7 @@ impl Symbols {
         }
     }
 
-    /// What the recording says of its kernel, for everything asked from now on.
+    /// Sets the recorded kernel for all later lookups.
     pub fn set_kernel(&mut self, recorded: RecordedKernel) {
         self.recorded = recorded;
         self.kernel = None;
@@ -143,7 +143,7 @@ impl Symbols {
     /// A kernel function and its module (none for the kernel proper).
     pub fn kernel(&mut self, address: u64) -> (Option<&str>, Option<&str>) {
         let Some(root) = &self.root else { return (None, None) };
-        // A module may have come since the list was read.
+        // A module may have been loaded since the list was read.
         if self.sparing.is_some()
             && self.kernel_read.is_some_and(|read| read.elapsed() > KERNEL_AGAIN_AFTER)
             && let Some(Some(kernel)) = &mut self.kernel
@@ -167,7 +167,7 @@ impl Symbols {
         let Some(root) = &self.root else { return Answer::NotRead };
         let (recorded, problems) = (&self.recorded, &mut self.problems);
         let MappedFile { number, path, build_id, inode, pid } = *mapped;
-        let wanted = Wanted { path, build_id, inode, pid };
+        let wanted = FileId { path, build_id, inode, pid };
         let file = match &mut self.sparing {
             None => {
                 if self.files.len() >= MAX_FILES && !self.files.contains_key(&number) {
@@ -189,7 +189,7 @@ impl Symbols {
 
     /// A function that process `pid` generated.
     pub fn jit(&mut self, pid: u32, address: u64) -> Option<&str> {
-        // Runtimes append to these files for as long as they run: some have hundreds of megabytes.
+        // Runtimes append to these files as long as they run; some reach hundreds of megabytes.
         if self.sparing.is_some() {
             return None;
         }
@@ -206,7 +206,7 @@ impl Symbols {
     }
 }
 
-/// `/tmp/perf-PID.map`, or for a process in a container the one it wrote there under the number it has there.
+/// `/tmp/perf-PID.map`, or for a process in a container the map in its own /tmp, under its PID there.
 fn perf_map(root: &Path, pid: u32) -> Result<PerfMap, String> {
     let own = root.join(format!("tmp/perf-{pid}.map"));
     let in_container = || {
@@ -220,10 +220,10 @@ fn perf_map(root: &Path, pid: u32) -> Result<PerfMap, String> {
     let path =
         path.ok_or(format!("/tmp/perf-{pid}.map: no such file; code that process {pid} generated stays unnamed"))?;
     let cannot = |why: String| format!("{}: {why}; code that process {pid} generated stays unnamed", path.display());
-    // Anybody can write to /tmp; as perf does, only the owner of the process that asks and root are believed.
+    // Anybody can write to /tmp: like perf, trust only files of our own user and of root.
     let owner = std::fs::metadata(&path).map_err(|error| cannot(error.to_string()))?.uid();
     if owner != 0 && owner != effective_uid() {
-        return Err(cannot(format!("belongs to user {owner}, neither to you nor to root")));
+        return Err(cannot(format!("belongs to user {owner}, not to you or root")));
     }
     Ok(PerfMap::parse(&read_bounded(&path).map_err(|error| cannot(error.to_string()))?))
 }
@@ -232,7 +232,7 @@ fn effective_uid() -> u32 {
     std::fs::metadata("/proc/self").map_or(0, |about| about.uid())
 }
 
-/// The code the kernel maps into each process: perf's copy, or the one in this process if it is of the recorded kernel.
+/// The vdso: perf's copy, or our own process's if this is the recorded kernel.
 fn vdso(root: &Path, build_id: Option<&[u8]>, recorded: &RecordedKernel) -> Option<NamedFile> {
     if let Some(image) = build_id.and_then(|id| Image::open(&elf::cached(root, id).join("vdso"))) {
         return NamedFile::read(image, None, MAX_TEXT);
@@ -258,7 +258,7 @@ fn own_vdso() -> Option<Image> {
     Some(Image::Memory(bytes))
 }
 
-/// The build id of a file, if it is a program or library that has one.
+/// The build id of a program or library, if it has one.
 pub(crate) fn build_id_of(path: &Path) -> Option<Vec<u8>> {
     Image::open(path)?.build_id()
 }

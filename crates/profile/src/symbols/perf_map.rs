@@ -1,7 +1,7 @@
-//! `/tmp/perf-PID.map`: what a runtime that generates code writes for perf, `START SIZE NAME` in hexadecimal.
+//! `/tmp/perf-PID.map`, which JIT runtimes write for perf: `START SIZE NAME`, numbers in hexadecimal.
 
 pub struct PerfMap {
-    /// Start, end, name; by start. Of overlapping entries the later line wins, as memory is used again.
+    /// Start, end, name; by start. Of overlapping entries the later line wins, as memory is reused.
     entries: Vec<(u64, u64, String)>,
 }
 
@@ -16,7 +16,7 @@ impl PerfMap {
             let (Some(start), Some(size)) = (hex(start), hex(size)) else { continue };
             entries.push((start, start.saturating_add(size), name.to_owned()));
         }
-        // Stable, so the last of those that begin alike is the last line.
+        // Stable, so among equal starts the last line is last.
         entries.sort_by_key(|(start, _, _)| *start);
         PerfMap { entries }
     }

@@ -1,29 +1,29 @@
-//! Reading names on a node that must not notice it: within bounds of time and memory, and without keeping files open or cached.
+//! Reads names on a node that must not notice it: within time and memory limits, keeping no files open or cached.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::elf::{NamedFile, Wanted};
+use super::elf::{FileId, NamedFile};
 use super::{Answer, Function, RecordedKernel, vdso};
 use crate::model::hash::Seeded;
 
-/// The largest symbol table that is read, in bytes of the file: a third of a million functions, of which about two thirds of
-/// this are kept.
+/// The largest symbol table read, in bytes of the file: a third of a million functions. About two thirds of the bytes are kept
+/// in memory.
 const MOST_OF_ONE: u64 = 8 << 20;
-/// All tables together, in memory. Those not asked for longest go first, and are not read again for a while: where more is needed
-/// than there is room for, reading would never end.
+/// All tables together, in memory. The least recently used go first and are not reread for a while: if more is needed than fits,
+/// reading would never end.
 const MOST_OF_ALL: usize = 16 << 20;
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(120);
-/// Files that are known, with a table or without.
+/// Known files, with or without a table.
 const MAX_FILES: usize = 4096;
-/// Functions that were named before, with their names, in bytes.
+/// Bytes of remembered functions with their names.
 const MOST_NAMES: usize = 3 << 20;
 
-/// What may be spent on reading files in a second, on average; and at once, after a pause.
+/// Time budget for reading files: per second on average, and at once after a pause.
 const EACH_SECOND: Duration = Duration::from_millis(4);
 const AT_ONCE: Duration = Duration::from_millis(200);
-/// Time passes also while we are kept from running: a long pause is not made up for in full.
+/// Wall time passes even while we are kept from running: a long delay is not charged in full.
 const MOST_OVERDRAWN_NS: i64 = 1_000_000_000;
 
 pub(super) struct Sparing {
@@ -31,11 +31,11 @@ pub(super) struct Sparing {
     /// By the caller's number.
     files: HashMap<u32, Kept, Seeded>,
     bytes: usize,
-    /// Counts looks, to know what was not asked for longest.
+    /// Lookup counter, to find the least recently used table.
     looks: u64,
-    /// How many tables were read.
+    /// Number of tables read.
     pub read: u64,
-    /// Functions named before, by file. To look one up again would cost a read.
+    /// Functions named before, by file. Looking one up again would cost a read.
     functions: HashMap<u32, Functions, Seeded>,
     functions_bytes: usize,
 }
@@ -47,15 +47,15 @@ struct Kept {
     table: State,
     bytes: usize,
     looked: u64,
-    /// Names were read since the page cache was let go of.
+    /// Names were read since the page cache was last dropped.
     is_cached: bool,
 }
 
 enum State {
     Read(Box<NamedFile>),
-    /// There is nothing to be named by, or it is too large.
+    /// No symbols, or too many.
     Nothing,
-    /// There was no room for it.
+    /// Evicted for lack of room.
     Dropped(Instant),
 }
 
@@ -75,7 +75,7 @@ impl Sparing {
     pub fn user(
         &mut self,
         root: &Path,
-        wanted: &Wanted<'_>,
+        wanted: &FileId<'_>,
         number: u32,
         offset: u64,
         kernel: &RecordedKernel,
@@ -99,7 +99,7 @@ impl Sparing {
         answer
     }
 
-    fn look(&mut self, root: &Path, wanted: &Wanted<'_>, number: u32, offset: u64, kernel: &RecordedKernel) -> Answer {
+    fn look(&mut self, root: &Path, wanted: &FileId<'_>, number: u32, offset: u64, kernel: &RecordedKernel) -> Answer {
         self.looks += 1;
         match self.files.get(&number).map(|kept| &kept.table) {
             Some(State::Dropped(when)) if when.elapsed() < READ_AGAIN_AFTER => return Answer::Later,
@@ -151,7 +151,7 @@ impl Sparing {
         self.functions.entry(number).or_default().insert(function.offsets.start, end_and_name);
     }
 
-    /// Lets go of what reading names left in the page cache: it is charged to us, and would keep our memory cgroup when we are gone.
+    /// Drops what reading names left in the page cache: it is charged to us and would keep our memory cgroup alive after we exit.
     pub fn uncache(&mut self) {
         self.files.values_mut().for_each(Kept::uncache);
     }
@@ -180,7 +180,7 @@ impl Kept {
     }
 }
 
-/// Time that may be spent. What took longer than was left is made up for before the next.
+/// A time budget. Overdrafts are paid back before the next use.
 pub(crate) struct Budget {
     each_second: Duration,
     at_once: Duration,
@@ -198,7 +198,7 @@ impl Budget {
         self.left_ns > 0
     }
 
-    /// All the time since then.
+    /// Charges the time since `began`.
     pub fn spent(&mut self, began: Instant) {
         let spent = i64::try_from(began.elapsed().as_nanos()).unwrap_or(i64::MAX);
         self.left_ns = self.left_ns.saturating_sub(spent).max(-MOST_OVERDRAWN_NS);
@@ -207,7 +207,7 @@ impl Budget {
     fn fill(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.filled).as_secs_f64();
         let earned = (passed * self.each_second.as_nanos() as f64) as i64;
-        // Not for less than this, or what is earned would be rounded away.
+        // Not for less than this, or the gain would be rounded away.
         if earned > 1000 {
             self.left_ns = self.left_ns.saturating_add(earned).min(self.at_once.as_nanos() as i64);
             self.filled = now;
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_overdrawn_is_made_up_for() {
+    fn an_overdraft_is_paid_back() {
         let mut budget = Budget::new(Duration::from_millis(20), Duration::from_millis(100));
         assert!(budget.is_left());
         budget.left_ns -= 140_000_000;

@@ -2,7 +2,7 @@ use std::fs;
 
 use super::*;
 
-/// A root directory with a kernel's symbols as this boot has them.
+/// A root directory with this boot's kernel symbols.
 fn root(kallsyms: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     fs::create_dir_all(dir.path().join("proc/sys/kernel")).expect("a directory");
@@ -36,7 +36,7 @@ fn some(name: &str, module: Option<&str>) -> (Option<String>, Option<String>) {
 }
 
 #[test]
-fn a_recording_of_another_boot_is_named_where_the_kernel_and_its_modules_lay_then() {
+fn a_recording_of_another_boot_is_named_at_the_recorded_addresses() {
     let dir = root(KALLSYMS);
     let mut symbols = Symbols::below(dir.path());
     let mut kernel = recorded(0xffff_ffff_9d20_0000);
@@ -45,16 +45,16 @@ fn a_recording_of_another_boot_is_named_where_the_kernel_and_its_modules_lay_the
     symbols.set_kernel(kernel);
     assert_eq!(named(&mut symbols, 0xffff_ffff_9d20_0110), some("schedule", None));
     assert_eq!(named(&mut symbols, 0xffff_ffff_c0e0_0020), some("nft_do_chain", Some("nf_tables")));
-    // A module that is not loaded now is known by its name alone.
+    // A module that is not loaded now has only its name.
     assert_eq!(named(&mut symbols, 0xffff_ffff_c0f0_0020), (None, Some("ext_4".to_owned())));
-    // Where this boot has the kernel and the module, that one had something else.
+    // This boot's addresses of the kernel and the module meant something else then.
     assert_eq!(named(&mut symbols, 0xffff_ffff_8100_0110), (None, None));
     assert_eq!(named(&mut symbols, 0xffff_ffff_c010_0020), (None, None));
     assert!(symbols.problems.is_empty(), "{:?}", symbols.problems);
 }
 
 #[test]
-fn of_the_same_boot_everything_is_where_it_is() {
+fn in_the_same_boot_addresses_need_no_shift() {
     let dir = root(KALLSYMS);
     let mut symbols = Symbols::below(dir.path());
     symbols.set_kernel(recorded(0xffff_ffff_8100_0000));
@@ -63,14 +63,14 @@ fn of_the_same_boot_everything_is_where_it_is() {
 }
 
 #[test]
-fn another_kernel_names_nothing_and_that_is_said() {
+fn another_kernel_names_nothing_and_says_so() {
     let dir = root(KALLSYMS);
     let mut moved_oddly = recorded(0xffff_ffff_8100_0123);
     moved_oddly.build_id = None;
     let other_release = RecordedKernel { release: Some("5.10.0".to_owned()), ..RecordedKernel::default() };
     let other_build = RecordedKernel { build_id: Some(vec![8; 20]), ..recorded(0xffff_ffff_8100_0000) };
     for (kernel, said) in
-        [(other_build, "another kernel"), (other_release, "of Linux 5.10.0"), (moved_oddly, "cannot have been moved")]
+        [(other_build, "another kernel"), (other_release, "on Linux 5.10.0"), (moved_oddly, "no KASLR offset")]
     {
         let mut symbols = Symbols::below(dir.path());
         symbols.set_kernel(kernel);
@@ -80,7 +80,7 @@ fn another_kernel_names_nothing_and_that_is_said() {
 }
 
 #[test]
-fn a_map_is_found_where_a_process_in_a_container_wrote_it() {
+fn the_perf_map_of_a_process_in_a_container_is_found() {
     let dir = root(KALLSYMS);
     fs::create_dir_all(dir.path().join("proc/812/root/tmp")).expect("a directory");
     fs::write(dir.path().join("proc/812/status"), "Name:\tjava\nNSpid:\t812\t7\n").expect("a file");

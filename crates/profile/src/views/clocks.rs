@@ -1,28 +1,28 @@
-//! Which events tick like a clock. Views that speak of time use one such event: the samples of a tracepoint come when something
-//! happens, and page faults say nothing of who had the core.
+//! Which events tick like a clock. Views about time use one such event: tracepoint samples come when something happens, and page
+//! faults say nothing about who had the core.
 
 use crate::model::{Dictionary, EventId, Sample};
 
-/// How well an event's samples stand for time; the better is the larger.
+/// How well an event's samples represent time; larger is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ticking {
     /// Tracepoints, probes and software counters: not used.
     Not,
-    /// Counters that run while a core works, as instructions do.
+    /// Counters that advance while a core works, such as instructions.
     WithWork,
-    /// Cycles. An idle core has none, so that no samples may mean idle or lost.
+    /// Cycles. An idle core has none, so missing samples may mean idle or lost.
     WhileBusy,
-    /// A timer that goes on while the core idles (`cpu-clock`). Whether the kernel then hands out samples is another matter: on a
-    /// virtual machine with Linux 6.18 one idle core had its samples and the other one none, under perf as well. So a core counts as
-    /// sampled while idle only if it was seen idle.
+    /// A timer that ticks on an idle core (`cpu-clock`). The kernel may still deliver no samples: on a virtual machine with Linux
+    /// 6.18 one idle core was sampled and the other was not, under perf as well. So a core counts as sampled while idle only if it
+    /// was seen idle.
     Always,
 }
 
-/// Periods of a timer are nanoseconds; others than these are something else, or nobody said.
+/// Plausible timer periods in nanoseconds; anything else has another unit or was not recorded.
 const PERIODS: std::ops::RangeInclusive<u64> = 10_000..=10_000_000_000;
 
 impl Ticking {
-    /// The nanoseconds that a sample stands for, where its event says so.
+    /// The nanoseconds that a sample represents, if its event tells.
     pub(super) fn time_of(self, sample: &Sample) -> Option<u64> {
         self.time_of_period(sample.period)
     }
@@ -34,18 +34,18 @@ impl Ticking {
     fn of(event: &str) -> Ticking {
         let mut name = event;
         if let Some((before, behind)) = event.rsplit_once(':') {
-            // `cycles:ppp` is modified, `sched:sched_switch` is a tracepoint.
+            // `cycles:ppp` has modifiers, `sched:sched_switch` is a tracepoint.
             if !behind.bytes().all(|byte| b"ukhGHpPSDIWeb".contains(&byte)) {
                 return Ticking::Not;
             }
             name = before;
         }
         let parts: Vec<&str> = name.split('/').collect();
-        // `cpu_core/cycles/` is cycles of one sort of core.
+        // `cpu_core/cycles/`: cycles of one core type of a hybrid CPU.
         name = if let [_, inner, ..] = parts[..] { inner } else { name };
         match name {
             "cpu-clock" | "task-clock" => Ticking::Always,
-            // Without a name it is what the recorder takes by default: one of these clocks, and nobody knows which.
+            // Unnamed: a recorder's default, so one of these clocks, but unknown which.
             "" | "samples" | "cycles" | "cpu-cycles" | "ref-cycles" | "cycles-ct" | "cycles-t" => Ticking::WhileBusy,
             "page-faults" | "faults" | "minor-faults" | "major-faults" | "context-switches" | "cs"
             | "cpu-migrations" | "migrations" | "alignment-faults" | "emulation-faults" | "cgroup-switches"
@@ -55,7 +55,7 @@ impl Ticking {
     }
 }
 
-/// Keeps what it learned of each event.
+/// Caches how each event ticks.
 #[derive(Clone, Debug, Default)]
 pub struct Clocks {
     events: Vec<Ticking>,
@@ -63,7 +63,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// How an event ticks. `names` is the same at each call, but for what was added to it.
+    /// How an event ticks. `names` must be the same at each call; it may grow.
     pub fn of(&mut self, names: &Dictionary, id: EventId) -> Ticking {
         while self.events.len() <= usize::from(id.0) {
             let event = names.events.get(self.events.len());
@@ -72,12 +72,12 @@ impl Clocks {
         self.events[usize::from(id.0)]
     }
 
-    /// How an event ticks that was asked for before.
+    /// How an event ticks that [`Clocks::of`] has seen.
     pub(super) fn ticking(&self, id: EventId) -> Ticking {
         self.events.get(usize::from(id.0)).copied().unwrap_or(Ticking::Not)
     }
 
-    /// Whether the samples of an event are of use: counters only as long as there is no clock.
+    /// Whether an event's samples are used: counters only as long as there is no clock.
     pub fn wants(&mut self, names: &Dictionary, id: EventId) -> bool {
         let ticking = self.of(names, id);
         if ticking == Ticking::Not {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_is_told_from_what_is_none() {
+    fn clocks_are_recognised() {
         for (event, want) in [
             ("cpu-clock", Ticking::Always),
             ("cpu-clock:pppH", Ticking::Always),

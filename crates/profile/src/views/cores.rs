@@ -1,9 +1,9 @@
-//! The per-core heatmap: time × core. Each cell says what the core did and who had it most. One starved core stands out here and
-//! nowhere else: on a busy node the sum over all cores does not change when one thread takes one core for itself.
+//! The per-core heatmap: time × core. Each cell shows what the core did and who used it most. Only here does one starved core
+//! stand out: on a busy node the sum over all cores does not change when one thread monopolises one.
 //!
-//! Samples weigh what they stand for: a core may be sampled more often for a while, also in the middle of a cell. How busy a core was is the
-//! part of that weight which is not idle; where it was never seen idle, what its busy samples stand for: by their periods if these
-//! are times, else by what a busy core has. Only one event of each core counts, the ticking one with most samples.
+//! Samples are weighted by their period: a core's rate may change, even within a cell. A core's busy share is the non-idle part
+//! of the weight. If it was never seen idle, it is the time of its busy samples: from their periods if those are times, else
+//! relative to a fully busy core. Only one event per core counts: the clock with the most samples.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,35 +12,35 @@ use serde::Serialize;
 use super::clocks::{Clocks, Ticking};
 use super::usual::Usual;
 use super::window::densest;
-use super::{Kind, Kinds};
+use super::{Kinds, SampleKind};
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId, Sample, TaskId};
 
-/// A day of seconds on 230 cores. What is beyond is left out, and counted.
+/// A day of seconds on 230 cores. Samples beyond it are counted as left out.
 const MAX_CELLS: u64 = 20_000_000;
-/// Of the cells that are shown one in so many, about, must have been near a sample, from so many cells on.
+/// From `ALWAYS_CELLS` on, about one in `SPREAD` shown cells must be near a sample.
 const SPREAD: u64 = 16;
 const ALWAYS_CELLS: u64 = 1_000_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cell {
-    /// What its samples stand for: microseconds of a timer, cycles by their thousands, or each sample is one.
+    /// Weight of its samples: microseconds of a timer, thousands of cycles, or the number of samples.
     pub user: u32,
     pub kernel: u32,
     pub irq: u32,
-    /// Always 0 where an idle core is not sampled.
+    /// Always 0 if idle cores are not sampled.
     pub idle: u32,
-    /// Who had most of what is not idle.
+    /// Who had most of the non-idle weight.
     #[serde(skip)]
     pub owner: Option<TaskId>,
-    /// How much of it was the owner's.
+    /// The owner's part of it.
     pub owner_weight: u32,
-    /// How many samples it has, and how many of them are not idle.
+    /// Number of samples, and of those that are not idle.
     pub samples: u32,
     pub busy_samples: u32,
     /// Whether this core was sampled while it was idle.
     pub idle_sampled: bool,
-    /// What samples stand for is time, in microseconds.
+    /// Weights are microseconds.
     #[serde(skip)]
     pub is_timed: bool,
 }
@@ -55,12 +55,12 @@ impl Cell {
         self.busy().saturating_add(self.idle)
     }
 
-    /// The time that the busy samples stand for, in nanoseconds, where their event says so.
+    /// Time of the busy samples in nanoseconds, if their event tells.
     pub fn busy_ns(&self) -> Option<u64> {
         (self.is_timed && self.busy() > 0).then(|| u64::from(self.busy()) * 1000)
     }
 
-    /// Between 0 and 1; `None` if nothing was sampled, or if idle time is not sampled: that is not the same as idle.
+    /// Between 0 and 1; `None` if nothing was sampled or idle time is not sampled, which is not the same as idle.
     pub fn busy_share(&self) -> Option<f64> {
         let all = self.weight();
         (all > 0 && self.idle_sampled).then(|| f64::from(self.busy()) / f64::from(all))
@@ -71,11 +71,11 @@ impl Cell {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Busy {
-    /// Of samples that tick on an idle core too.
+    /// Measured: idle time was sampled too.
     Measured(f64),
-    /// By the time that its samples stand for, or how many a busy core would have: an idle one has none.
+    /// From the time of its samples, or their number relative to a busy core: an idle core has none.
     Estimated(f64),
-    /// No samples, while other cores had some: idle if idle time is not sampled; or lost, or switched off.
+    /// No samples, while other cores had some: idle (if idle time is not sampled), lost, or offline.
     Silent,
     /// No core had samples.
     NotSampled,
@@ -88,17 +88,17 @@ pub struct CoreHeatmap {
     /// Width of a column.
     pub step: u64,
     pub columns: usize,
-    /// The cores that have samples; a row for each.
+    /// The cores with samples; one row each.
     pub cores: Vec<u32>,
-    /// For each row, what a busy core has in a column.
+    /// For each row, the weight of a fully busy core in a column.
     pub full: Vec<f64>,
     /// Row after row.
     pub cells: Vec<Cell>,
-    /// Samples without a time or a core, or beyond what is shown.
+    /// Samples without a time or core, or outside what is shown.
     pub left_out: u64,
-    /// Samples of events that do not tick, or have fewer samples.
+    /// Samples of unused events: not a clock, or fewer samples than the one used.
     pub other_events: u64,
-    /// Samples that came when their cell's owner was settled: counted, but the owner may be wrong.
+    /// Samples that came after their cell's owner was decided: counted, but the owner may be wrong.
     pub late: u64,
 }
 
@@ -131,27 +131,27 @@ struct Count {
 
 const NOBODY: u32 = u32::MAX;
 const EMPTY: Count = Count { kinds: [0; 4], owner: NOBODY, owner_weight: 0, samples: 0, busy_samples: 0 };
-/// Columns kept together: a gap in time costs nothing, and a cell hardly more than its counts.
+/// Columns per block: gaps in time cost nothing, and a cell hardly more than its counts.
 const CHUNK: usize = 64;
-/// Columns of a core whose owner is not yet settled: samples come nearly in order of time.
+/// Columns per core with an undecided owner: samples come nearly in time order.
 const OPEN: usize = 4;
 
 /// One core under one event.
 #[derive(Clone, Debug, Default)]
 struct Row {
     chunks: BTreeMap<u64, Box<[Count; CHUNK]>>,
-    /// Who had how much of the latest columns.
+    /// The weights per thread in the latest columns.
     open: Vec<(u64, HashMap<u32, Had, Seeded>)>,
     last: Option<u64>,
     samples: u64,
     late: u64,
     /// It was seen idle.
     idle: bool,
-    /// Some samples do not say for how long they stand.
+    /// Some samples do not tell how much time they represent.
     is_untimed: bool,
 }
 
-/// What a thread had of a cell.
+/// A thread's part of a cell.
 #[derive(Clone, Copy, Debug, Default)]
 struct Had {
     weight: u32,
@@ -173,7 +173,7 @@ impl Row {
         &mut self.open[at].1
     }
 
-    /// Names the owner of the column that was opened first.
+    /// Decides the owner of the oldest open column.
     fn settle_first(&mut self) {
         if self.open.is_empty() {
             return;
@@ -185,13 +185,13 @@ impl Row {
             return;
         };
         if count.owner != NOBODY {
-            // Settled before: these came late.
+            // Already decided: these came late.
             self.late += tasks.values().map(|had| u64::from(had.samples)).sum::<u64>();
             if let Some(had) = tasks.get_mut(&count.owner) {
                 had.weight = had.weight.saturating_add(count.owner_weight);
             }
         }
-        // The smaller number wins a tie: the same file gives the same picture.
+        // The smaller id wins a tie, so that the same file gives the same picture.
         let most = tasks.into_iter().max_by_key(|(task, had)| (had.weight, std::cmp::Reverse(*task)));
         if let Some((task, had)) = most.filter(|(_, had)| had.weight > count.owner_weight) {
             count.owner = task;
@@ -200,10 +200,10 @@ impl Row {
     }
 }
 
-/// Cycles are counted by so many, so that those of an hour fit into a cell.
+/// The unit for cycles, so that an hour's fit into a cell.
 const CYCLES: u64 = 1 << 14;
 
-/// What a sample weighs in a cell, and whether that is time.
+/// The weight of a sample in a cell, and whether it is time.
 fn weight(ticking: Ticking, sample: &Sample) -> (u32, bool) {
     let (weight, is_time) = match ticking.time_of(sample) {
         Some(ns) => (ns / 1000, true),
@@ -212,7 +212,7 @@ fn weight(ticking: Ticking, sample: &Sample) -> (u32, bool) {
     (u32::try_from(weight.max(1)).unwrap_or(u32::MAX), is_time)
 }
 
-/// Counts samples. Memory follows the cells: 32 bytes for each while counting, 40 in the result.
+/// Counts samples. Memory follows the cells: 32 bytes each while counting, 40 in the result.
 #[derive(Clone, Debug)]
 pub struct CoreCounter {
     step: u64,
@@ -240,7 +240,7 @@ impl CoreCounter {
         }
     }
 
-    /// Returns what the sample weighs in its cell, if it counts.
+    /// Returns the sample's weight in its cell, if it counts.
     pub fn add(&mut self, names: &Dictionary, sample: &Sample) -> Option<u32> {
         if !self.clocks.wants(names, sample.event) {
             self.other_events += 1;
@@ -271,7 +271,7 @@ impl CoreCounter {
         let counted = &mut count.kinds[kind as usize];
         *counted = counted.saturating_add(weight);
         count.samples = count.samples.saturating_add(1);
-        if kind == Kind::Idle {
+        if kind == SampleKind::Idle {
             row.idle = true;
             return Some(weight);
         }
@@ -300,7 +300,7 @@ impl CoreCounter {
             }
         }
         let cores: Vec<u32> = best.keys().copied().collect();
-        // Two samples a year apart are no reason to take the memory of a year.
+        // Two samples a year apart must not allocate a year of cells.
         let cells = (self.chunks * CHUNK as u64).saturating_mul(SPREAD).saturating_add(ALWAYS_CELLS).min(MAX_CELLS);
         let most = (cells / cores.len().max(1) as u64).max(1);
         let (start, columns) = window(best.values().map(|(_, row)| row), most);
@@ -352,7 +352,7 @@ impl CoreCounter {
     }
 }
 
-/// The first column and how many.
+/// The first column and the number of columns.
 fn window<'r>(rows: impl Iterator<Item = &'r Row>, most: u64) -> (u64, usize) {
     let mut columns: BTreeMap<u64, u64> = BTreeMap::new();
     for (chunk, counts) in rows.flat_map(|row| &row.chunks) {

@@ -1,15 +1,15 @@
-//! The difference of two flame graphs, as shares of each side's total, so that a minute and an hour can be compared.
+//! The difference of two flame graphs, in shares of each side's total, so that a minute and an hour can be compared.
 
 use serde::Serialize;
 
 use super::flame::FlameTree;
-use crate::model::{Place, StrId, Strings};
+use crate::model::{FramePlace, StrId, Strings};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DiffNode {
     #[serde(skip)]
     pub label: StrId,
-    pub place: Option<Place>,
+    pub place: Option<FramePlace>,
     /// Shares of each side's total, between 0 and 1. A side without samples has 0 everywhere.
     pub before: f64,
     pub after: f64,
@@ -27,7 +27,7 @@ impl DiffNode {
 #[derive(Clone, Debug)]
 pub struct DiffTree {
     pub labels: Strings,
-    /// DiffNode 0 is the root; a child's position is behind its parent's.
+    /// Node 0 is the root; children come after their parent.
     pub nodes: Vec<DiffNode>,
     pub total_before: u64,
     pub total_after: u64,
@@ -38,7 +38,7 @@ pub fn diff(before: &FlameTree, after: &FlameTree) -> DiffTree {
     let (total_before, total_after) = (before.total(), after.total());
     let share = |weight: u64, total: u64| if total == 0 { 0.0 } else { weight as f64 / total as f64 };
     let mut tree = DiffTree { labels: Strings::default(), nodes: Vec::new(), total_before, total_after };
-    // The two nodes that a node of the result stands for; either may be missing.
+    // The node of each side for every result node; either may be missing.
     let mut sides: Vec<(Option<u32>, Option<u32>)> = vec![(Some(0), Some(0))];
     let mut at = 0;
     while at < sides.len() {
@@ -64,7 +64,7 @@ pub fn diff(before: &FlameTree, after: &FlameTree) -> DiffTree {
     tree
 }
 
-/// Pairs children by name; both lists are ordered by it.
+/// Pairs children by name; both lists are sorted by it.
 fn merge(before: &FlameTree, after: &FlameTree, a: &[u32], b: &[u32], pairs: &mut Vec<(Option<u32>, Option<u32>)>) {
     let (mut a, mut b) = (a.iter().copied().peekable(), b.iter().copied().peekable());
     loop {

@@ -1,4 +1,4 @@
-//! Which samples a view is about.
+//! Which samples a view includes.
 
 use std::ops::Range;
 
@@ -6,12 +6,12 @@ use crate::model::{Dictionary, EventId, Sample, StackId, Task, TaskId};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The same stretch of every second: what happens at each :00.3 is a timer's doing.
+/// The same part of every second: what always happens at .3 s is driven by a timer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Band {
-    /// Offsets into a second, in nanoseconds. One that ends before it starts goes over the turn of the second.
+    /// Offsets into a second, in nanoseconds. One that ends before it starts wraps around the second.
     pub offsets: Range<u64>,
-    /// The times it is taken of, in nanoseconds.
+    /// The time range it applies to, in nanoseconds.
     pub within: Range<u64>,
 }
 
@@ -22,23 +22,23 @@ impl Band {
     }
 }
 
-/// What to keep; nothing set keeps everything.
+/// What to keep; empty keeps everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Any of these stretches of time, in nanoseconds; empty for all of it.
+    /// Any of these time ranges, in nanoseconds; empty for all.
     pub ranges: Vec<Range<u64>>,
     pub band: Option<Band>,
     /// Any of these; empty for all.
     pub cores: Vec<u32>,
     pub pids: Vec<u32>,
     pub tids: Vec<u32>,
-    /// Any of these commands, whole.
+    /// Any of these command names, exactly.
     pub comms: Vec<String>,
-    /// The cgroup or one above it.
+    /// This cgroup or any below it.
     pub cgroup: Option<String>,
-    /// A part of the name of a function anywhere in the stack.
+    /// A substring of the name of any function in the stack.
     pub symbol: Option<String>,
-    /// The event's whole name.
+    /// The exact event name.
     pub event: Option<String>,
 }
 
@@ -50,7 +50,7 @@ impl Filter {
     }
 }
 
-/// A filter at work: the questions about names are answered once for each task, stack and event.
+/// Applies a filter; name checks are cached per task, stack and event.
 #[derive(Clone, Debug)]
 pub struct Selector {
     filter: Filter,
@@ -65,7 +65,7 @@ impl Selector {
         Selector { filter, tasks: Vec::new(), frames: Vec::new(), stacks: Vec::new(), events: Vec::new() }
     }
 
-    /// Whether the filter keeps a sample. `names` is the same at each call, but for what was added to it.
+    /// Whether the filter keeps a sample. `names` must be the same at each call; it may grow.
     pub fn has(&mut self, names: &Dictionary, sample: &Sample) -> bool {
         self.in_time(sample)
             && (self.filter.cores.is_empty() || sample.core.is_some_and(|core| self.filter.cores.contains(&core)))
@@ -81,7 +81,7 @@ impl Selector {
         in_range && self.filter.band.as_ref().is_none_or(in_band)
     }
 
-    /// Whether the filter keeps a task, whatever it ran and when.
+    /// Whether the filter keeps a task, regardless of stack and time.
     pub fn has_task(&mut self, names: &Dictionary, id: TaskId) -> bool {
         while self.tasks.len() <= id.0 as usize {
             let task = names.task(TaskId(self.tasks.len() as u32));
@@ -99,10 +99,10 @@ impl Selector {
         self.events[usize::from(id.0)]
     }
 
-    /// Whether the filter keeps a stack, whoever's it is.
+    /// Whether the filter keeps a stack, regardless of its task.
     pub fn has_stack(&mut self, names: &Dictionary, id: StackId) -> bool {
         let Some(wanted) = &self.filter.symbol else { return true };
-        // A stack's parent has a smaller number, so its answer is there already.
+        // A stack's parent has a smaller id, so its answer is known.
         while self.stacks.len() <= id.0 as usize {
             let kept = names.stacks.split(StackId(self.stacks.len() as u32)).is_some_and(|(below, leaf)| {
                 while self.frames.len() <= leaf.0 as usize {

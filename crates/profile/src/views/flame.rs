@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use super::{Owner, StackSums, Sum};
 use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, Place, StackId, StrId, Strings, label};
+use crate::model::{Dictionary, EventId, FramePlace, StackId, StrId, Strings, label};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// Leaves at the bottom: who calls what costs most.
+pub struct FlameOptions {
+    /// Leaves at the bottom: shows who calls the most expensive functions.
     pub invert: bool,
 }
 
@@ -19,24 +19,24 @@ pub struct FlameNode {
     #[serde(skip)]
     pub label: StrId,
     /// Whose code; `None` for the root and for commands.
-    pub place: Option<Place>,
-    /// The compiler put it into the frame below.
+    pub place: Option<FramePlace>,
+    /// Inlined into the frame below.
     pub inlined: bool,
-    /// Sum over this node and all above it.
+    /// Weight of this node and all above it.
     pub total: u64,
-    /// What ended here.
+    /// Weight of stacks that end here.
     pub own: u64,
     /// Ordered by label.
     pub children: Vec<u32>,
 }
 
-/// FlameNode 0 is the root; a child's position is behind its parent's.
+/// Node 0 is the root; children come after their parent.
 #[derive(Clone, Debug)]
 pub struct FlameTree {
     pub labels: Strings,
     pub nodes: Vec<FlameNode>,
     pub samples: u64,
-    /// Frames that were too small to be built; their time is in the totals below them.
+    /// Frames too small to be included; their weight is in the totals below them.
     pub left_out: usize,
 }
 
@@ -77,7 +77,7 @@ impl FlameTree {
 #[derive(Clone, Copy)]
 struct Label {
     label: StrId,
-    place: Option<Place>,
+    place: Option<FramePlace>,
     inlined: bool,
 }
 
@@ -86,7 +86,7 @@ struct Label {
 struct Grower {
     tree: FlameTree,
     children: HashMap<(u32, u32), u32, Seeded>,
-    /// What the frames above a node have that are left out.
+    /// Weight of the frames left out above a node.
     hidden: HashMap<u32, u64, Seeded>,
 }
 
@@ -110,7 +110,7 @@ impl Grower {
         *own = own.saturating_add(weight);
     }
 
-    /// The node of a stack. `known` has that of the empty one, and gets those of all below this.
+    /// The node of a stack. `known` has the node of the empty stack and gets those of all ancestors.
     fn stack(
         &mut self,
         names: &Dictionary,
@@ -163,11 +163,11 @@ impl Grower {
 }
 
 /// The flame graph of one event's stacks, weighted by their periods.
-pub fn tree(names: &Dictionary, sums: &StackSums, event: EventId, options: &Options) -> FlameTree {
+pub fn tree(names: &Dictionary, sums: &StackSums, event: EventId, options: &FlameOptions) -> FlameTree {
     let mut grower = Grower::default();
     let mut frames = FrameLabels { names, known: HashMap::default() };
     let mut path = Vec::new();
-    // Stacks that begin alike share their nodes: of each only what is new is walked.
+    // Stacks with a common prefix share nodes: only the new part of each is walked.
     let mut known: HashMap<StackId, u32, Seeded> = HashMap::default();
     let mut owner = None;
     for sum in sums.sorted().into_iter().filter(|sum| sum.event == event) {
@@ -194,16 +194,15 @@ pub fn tree(names: &Dictionary, sums: &StackSums, event: EventId, options: &Opti
     grower.finish()
 }
 
-/// The same without the frames that have less than `least` of all. Who draws it would leave them out, and they are most of the work.
-/// Inverted graphs are whole.
-pub fn tree_of_large(names: &Dictionary, sums: &StackSums, event: EventId, options: &Options, least: f64) -> FlameTree {
-    if options.invert || least <= 0.0 {
-        return tree(names, sums, event, options);
+/// The same without frames below a share of `min`, which are not drawn and most of the work. Inverted graphs are complete.
+pub fn tree_of_large(names: &Dictionary, sums: &StackSums, event: EventId, how: &FlameOptions, min: f64) -> FlameTree {
+    if how.invert || min <= 0.0 {
+        return tree(names, sums, event, how);
     }
     let sums: Vec<Sum> = sums.sorted().into_iter().filter(|sum| sum.event == event).collect();
     let all = sums.iter().fold(0u64, |all, sum| all.saturating_add(sum.weight));
-    // Frames of one name may be those of several stacks, which are large only together.
-    let least = (all as f64 * least / 4.0) as u64;
+    // Frames of one name may be in several stacks that are large only together.
+    let least = (all as f64 * min / 4.0) as u64;
     let mut grower = Grower::default();
     let mut frames = FrameLabels { names, known: HashMap::default() };
     let mut totals = Totals::default();
@@ -228,10 +227,10 @@ pub fn tree_of_large(names: &Dictionary, sums: &StackSums, event: EventId, optio
     grower.finish()
 }
 
-/// What the stacks of one owner have, with all that stand on them.
+/// Weights of one owner's stacks, including all stacks above each.
 #[derive(Default)]
 struct Totals {
-    /// By stack; `None` for those of others.
+    /// By stack; `None` for other owners' stacks.
     weights: Vec<Option<u64>>,
     stacks: Vec<StackId>,
 }
@@ -263,7 +262,7 @@ impl Totals {
             }
             self.add(sum.stack, sum.weight);
         }
-        // What stands on a stack has a larger number than it.
+        // Children have larger ids than their parent.
         self.stacks.sort_unstable_by_key(|stack| std::cmp::Reverse(*stack));
         for place in 0..self.stacks.len() {
             let stack = self.stacks[place];
@@ -273,7 +272,7 @@ impl Totals {
         }
     }
 
-    /// The stack itself if it is large enough, else the next below it that is.
+    /// The stack itself if it is large enough, else its nearest ancestor that is.
     fn large(&self, names: &Dictionary, stack: StackId, least: u64) -> StackId {
         let mut at = stack;
         while self.of(at) < least
@@ -285,13 +284,13 @@ impl Totals {
     }
 }
 
-/// The graph of all that several graphs are of.
+/// Merges several graphs into one.
 pub fn merged(trees: &[FlameTree]) -> FlameTree {
     let mut grower = Grower::default();
     for tree in trees {
         grower.tree.samples += tree.samples;
         grower.tree.left_out += tree.left_out;
-        // Where each node of this graph is in the new one; a child's position is behind its parent's.
+        // The node of each old node in the new graph; children come after their parent.
         let mut places = vec![0u32; tree.nodes.len()];
         let mut labels: HashMap<StrId, StrId, Seeded> = HashMap::default();
         for (at, node) in tree.nodes.iter().enumerate() {
@@ -326,7 +325,7 @@ struct FrameLabels<'p> {
 }
 
 impl FrameLabels<'_> {
-    /// The labels of a frame, callers first: several where a compiler's `outer->inner` names several functions.
+    /// The labels of a frame, callers first: several if a compiler's `outer->inner` names several functions.
     fn labels(&mut self, id: crate::model::FrameId, labels: &mut Strings) -> &[Label] {
         self.known.entry(id.0).or_insert_with(|| {
             let frame = self.names.frames.get(id);

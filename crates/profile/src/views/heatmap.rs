@@ -1,7 +1,7 @@
-//! FlameScope's heatmap: a column for each second, a row for each part of a second, in each cell how many samples there are.
+//! FlameScope's heatmap: one column per second, one row per part of a second, and the number of samples in each cell.
 //!
-//! A core may be sampled more often for a while, and must not look busier then. So samples weigh what they stand for, and are counted as
-//! as many as there would have been at the usual rate: where all are of one rate that is their number.
+//! A core that is sampled faster for a while must not look busier. So samples are weighted by their period and converted to
+//! samples at the usual rate: with a constant rate that is their number.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::window::densest;
 use crate::model::{Dictionary, EventId, Sample};
 
 const SECOND: u64 = 1_000_000_000;
-/// A day of seconds at 200 rows. Of a file whose times span more the part with most samples is shown.
+/// A day of seconds at 200 rows. If a file spans more, the part with the most samples is shown.
 const MAX_CELLS: u64 = 20_000_000;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,16 +22,16 @@ pub struct OffsetHeatmap {
     pub first_second: u64,
     pub columns: usize,
     pub rows: usize,
-    /// Column after column, row 0 is the start of the second. Samples of the usual rate; not whole where the rate changes.
+    /// Column after column, row 0 is the start of the second. In samples at the usual rate; fractional if the rate changes.
     pub counts: Vec<f32>,
     pub largest: f32,
-    /// Samples that are shown, each as one.
+    /// Number of samples shown, unweighted.
     pub samples: u64,
-    /// Samples without a time, or beyond what is shown.
+    /// Samples without a time, or outside what is shown.
     pub left_out: u64,
-    /// The nanoseconds of a core that a sample of the usual rate stands for, where a clock says so.
+    /// The core time in nanoseconds of a sample at the usual rate, if the event is a clock.
     pub sample_ns: Option<u64>,
-    /// Not all samples stand for the same.
+    /// Samples have different periods.
     pub is_weighed: bool,
 }
 
@@ -40,10 +40,10 @@ impl OffsetHeatmap {
         self.counts[column * self.rows + row]
     }
 
-    /// The times that are counted in a cell, in nanoseconds: what a filter must have to give the same samples.
+    /// The time range of a cell, in nanoseconds; a filter with it selects the same samples.
     pub fn times(&self, column: usize, row: usize) -> Range<u64> {
         let second = self.first_second.saturating_add(column as u64).saturating_mul(SECOND);
-        // The first offset of a row is the first whose part of the second, rounded down, is the row.
+        // The first offset whose row, rounded down, is this one.
         let offset = |row: usize| (row as u64 * SECOND).div_ceil(self.rows.max(1) as u64);
         second.saturating_add(offset(row))..second.saturating_add(offset(row + 1))
     }
@@ -55,19 +55,19 @@ struct Column {
     weights: Vec<u64>,
 }
 
-/// The periods of an event's samples, those that are nearly the same as one, with what all of their samples stand for.
+/// The periods of an event's samples, similar ones merged, with their total weight.
 #[derive(Clone, Debug, Default)]
 struct Periods {
     known: Vec<(u32, u64, u64)>,
     latest: usize,
 }
 
-/// Of all weight so much is of samples that stand for the usual period or for more. Of two cores one may be sampled faster all the time.
+/// Share of the weight with the usual period or a longer one. Below half, as one of two cores may be sampled faster all the time.
 const USUAL: f64 = 0.4;
 
 impl Periods {
     fn add(&mut self, period: u64) {
-        // Eight for each doubling.
+        // Eight buckets per doubling.
         let power = period.max(1).ilog2();
         let alike = power * 8 + ((u128::from(period) * 8) >> power) as u32 % 8;
         if self.known.get(self.latest).is_none_or(|(known, ..)| *known != alike) {
@@ -100,7 +100,7 @@ struct Layer {
     ticking: Ticking,
     periods: Periods,
     columns: BTreeMap<u64, Column>,
-    /// The column of the latest sample; in `columns` when another one's turn comes.
+    /// The column of the latest sample; moved to `columns` when another begins.
     latest: Option<(u64, Column)>,
 }
 
@@ -144,7 +144,7 @@ impl OffsetCounter {
             self.left_out += 1;
             return;
         }
-        // Of what does not tick each sample is one: it is about how often something happens.
+        // Samples of other events count 1 each: what matters is how often something happens.
         let weight = if layer.ticking == Ticking::Not { 1 } else { sample.period.max(1) };
         layer.periods.add(weight);
         if let Some((_, column)) = &mut layer.latest {
@@ -201,7 +201,7 @@ impl OffsetCounter {
 }
 
 impl Layer {
-    /// Makes `second` the column at hand, if there is room.
+    /// Makes `second` the current column, if there is room.
     fn turn_to(&mut self, second: u64, rows: u64, columns: &mut u64) -> bool {
         self.columns.extend(self.latest.take());
         let known = self.columns.remove(&second);

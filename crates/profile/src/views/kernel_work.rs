@@ -1,8 +1,8 @@
-//! What the kernel was at work on, second by second, out of the stacks of a profile: the same as the probe of
-//! `coroner_probes::kernel_work` tells of a node that is watched.
+//! What the kernel worked on, second by second, from the stacks of a profile: the same rows as the live probe
+//! `coroner_probes::kernel_work` produces.
 //!
-//! A profile has what that probe has not: cores that were sampled faster for a while, and cycles instead of a clock. So here weights are
-//! added up as time, and told as samples of the usual rate.
+//! Unlike for that probe, cores may be sampled faster for a while, and the event may be cycles instead of a clock. So weights are
+//! added up as time and reported as samples at the usual rate.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -17,46 +17,46 @@ use crate::model::{Dictionary, Sample, StrId, Strings, TaskId};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Seconds are closed when samples are so much later: those of late chunks still come.
+/// Seconds stay open this long, for samples from late chunks.
 const OPEN_SECONDS: u64 = 10;
-/// What all open seconds may hold.
+/// Limit for the sums of all open seconds.
 const MAX_SUMS: usize = 256 << 10;
-/// Without any sample for so long, nothing was recorded.
+/// After this many seconds without a sample, nothing was recorded.
 const GAP: u64 = 2;
 
-/// What is known of the node that the samples are of.
+/// What is known about the sampled node.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sampled {
-    /// The usual rate; where the samples tell theirs, that counts.
+    /// The usual rate, used if the samples do not tell theirs.
     pub rate_hz: u32,
     pub cores: u32,
-    /// How long cores were busy, all together. By this cycles become time.
+    /// Busy time of all cores together. Converts cycles to time.
     pub busy: Option<Duration>,
-    /// Samples that never came, in all.
+    /// Total number of lost samples.
     pub lost: u64,
 }
 
-/// Adds up samples, in about the order of their times.
+/// Adds up samples that come roughly in time order.
 #[derive(Default)]
 pub struct WorkSums {
     clocks: Clocks,
     stacks: Meanings,
     open: BTreeMap<u64, HashMap<WorkSum<TaskId, StrId>, u64, Seeded>>,
     held: usize,
-    /// Before this, seconds are closed.
+    /// Seconds before this are closed.
     closed: u64,
     seconds: Vec<Closed>,
-    /// Of all samples, also of user code and of idle cores.
+    /// Weight of all samples, including user code and idle cores.
     weight: u64,
     periods: HashMap<u64, u64, Seeded>,
     ticking: Option<Ticking>,
     lost: u64,
     saw_kernel: bool,
-    /// Some function of the kernel had a name.
+    /// At least one kernel function had a name.
     has_names: bool,
 }
 
-/// A second whose rows have weights for samples.
+/// A second whose rows have weights instead of sample counts.
 struct Closed {
     second: u64,
     lost: u64,
@@ -64,7 +64,7 @@ struct Closed {
 }
 
 impl WorkSums {
-    /// `names` is the same at each call, but for what was added to it; `at` is when the sample was taken, by the clock that rows are told by.
+    /// `names` must be the same at each call; it may grow. `at` is the sample's time on the clock of the rows.
     pub fn add(&mut self, names: &Dictionary, sample: &Sample, at: Time) {
         if !self.clocks.wants(names, sample.event) {
             return;
@@ -72,7 +72,7 @@ impl WorkSums {
         let Some(core) = sample.core else { return };
         let ticking = self.clocks.of(names, sample.event);
         if self.ticking.is_none_or(|before| before < ticking) {
-            // A clock is better than what came before it.
+            // A better clock replaces what came before.
             *self =
                 WorkSums { clocks: std::mem::take(&mut self.clocks), ticking: Some(ticking), ..WorkSums::default() };
         }
@@ -108,12 +108,12 @@ impl WorkSums {
         }
     }
 
-    /// No sample came that says anything of time.
+    /// No sample of a clock came.
     pub fn is_empty(&self) -> bool {
         self.seconds.is_empty() && self.open.is_empty()
     }
 
-    /// There were stacks of the kernel, and none of its functions has a name: nobody knows what it did.
+    /// There were kernel stacks, but no function has a name, so the kind of work is unknown.
     pub fn is_nameless(&self) -> bool {
         self.saw_kernel && !self.has_names
     }
@@ -143,7 +143,7 @@ impl WorkSums {
             rows: Vec::new(),
         };
         for Closed { second, lost, mut rows } in self.seconds {
-            // With cycles an idle second has no sample.
+            // With cycles an idle second has no samples.
             let quiet = last.map_or(second, |last| last + 1)..second;
             if quiet.end.saturating_sub(quiet.start) < GAP {
                 told.extend(quiet.map(empty));
@@ -161,7 +161,7 @@ impl WorkSums {
         told
     }
 
-    /// A timer tells by its period how often it ticks. Where cores were sampled faster for a while, the slower rate is the usual one.
+    /// A timer's period gives its rate. If cores were sampled faster for a while, the slower rate is the usual one.
     fn rate_hz(&self, sampled: &Sampled) -> u32 {
         let all: u64 = self.periods.values().sum();
         let usual = self.periods.iter().filter(|(_, samples)| **samples * 10 >= all).map(|(period, _)| *period).max();
@@ -178,7 +178,7 @@ impl WorkSums {
         match (self.ticking, busy) {
             (Some(Ticking::Always), _) if has_weights => SECOND as f64 / rate,
             (Some(Ticking::WhileBusy), Some(busy)) if has_weights => (self.weight as f64 / busy / rate).max(1.0),
-            // Then each sample is one.
+            // Every sample counts 1.
             _ => (self.weight as f64 / self.periods.values().sum::<u64>().max(1) as f64).max(1.0),
         }
     }
@@ -186,7 +186,7 @@ impl WorkSums {
 
 const MAX_PERIODS: usize = 64;
 
-/// By core, thread and kind, with the weights for samples.
+/// By core, thread and kind, with weights instead of sample counts.
 fn rows(names: &Dictionary, sums: HashMap<WorkSum<TaskId, StrId>, u64, Seeded>) -> Vec<WorkRow> {
     let who = |task| {
         let task = names.task(task);
@@ -205,7 +205,7 @@ mod tests {
 
     const SAMPLED: Sampled = Sampled { rate_hz: 49, cores: 2, busy: None, lost: 0 };
 
-    /// Cores and tasks and stacks, so many times within the second, each sample with this period.
+    /// Adds this many samples with this period, spread over the second.
     fn put(
         made: &mut Made,
         event: &str,
@@ -241,7 +241,7 @@ mod tests {
     const TICK: u64 = SECOND / 49;
 
     #[test]
-    fn stacks_tell_who_did_what_where_and_when() {
+    fn stacks_show_who_did_what_where_and_when() {
         let mut made = Made::default();
         let walk = ["main", SYSCALL, "memory_stat_show_[k]", "css_rstat_flush_[k]"];
         put(&mut made, "cpu-clock", (5, 1), "kubelet", &walk, (49, TICK));
@@ -249,21 +249,18 @@ mod tests {
         put(&mut made, "cpu-clock", (6, 0), "swapper", &["do_idle_[k]", "pv_native_safe_halt_[k]"], (40, TICK));
         let packets = ["do_idle_[k]", "handle_softirqs_[k]", "net_rx_action_[k]", "kfree_[k]"];
         put(&mut made, "cpu-clock", (6, 0), "swapper", &packets, (9, TICK));
-        // Something that says nothing of time.
+        // An event that is no clock.
         put(&mut made, "sched:sched_switch", (6, 0), "kubelet", &["schedule_[k]"], (500, 1));
         let [fifth, sixth] = &told(&made, &SAMPLED)[..] else { panic!("two seconds") };
         assert_eq!((fifth.from, fifth.to, fifth.rate_hz, fifth.cores), (Time(5 * SECOND), Time(6 * SECOND), 49, 2));
         assert_eq!(fifth.rows, [row(1, "kubelet", WorkKind::StatsWalk, 49, "css_rstat_flush")]);
-        let idle = WorkRow {
-            pid: 0,
-            tid: 0,
-            ..row(0, "(idle task, or of another pid namespace)", WorkKind::Network, 9, "kfree")
-        };
+        let idle =
+            WorkRow { pid: 0, tid: 0, ..row(0, "(idle task or other pid namespace)", WorkKind::Network, 9, "kfree") };
         assert_eq!(sixth.rows, [idle]);
     }
 
     #[test]
-    fn a_core_that_is_sampled_faster_does_not_do_more() {
+    fn a_core_that_is_sampled_faster_does_not_look_busier() {
         let mut made = Made::default();
         let reclaim = [SYSCALL, "shrink_node_[k]"];
         put(&mut made, "cpu-clock", (1, 1), "hog", &reclaim, (49, TICK));
@@ -275,12 +272,12 @@ mod tests {
     }
 
     #[test]
-    fn cycles_are_time_by_what_cores_were_busy() {
+    fn cycles_become_time_by_the_busy_time_of_the_cores() {
         let mut made = Made::default();
         // At 3 GHz a busy core has 3e9 of them in a second; user code has as many.
         put(&mut made, "cycles", (1, 1), "hog", &[SYSCALL, "smaps_pte_range_[k]"], (49, 3_000_000_000 / 49));
         put(&mut made, "cycles", (1, 0), "web", &["main"], (49, 3_000_000_000 / 49));
-        // A core that is busy for a tenth of the time.
+        // A core that is a tenth busy.
         put(&mut made, "cycles", (1, 0), "agent", &[SYSCALL, "kernfs_fop_open_[k]"], (30, 10_000_000));
         let busy = Some(Duration::from_millis(2100));
         let [second] = &told(&made, &Sampled { busy, ..SAMPLED })[..] else { panic!("one second") };
@@ -289,13 +286,13 @@ mod tests {
             row(0, "agent", WorkKind::Kernfs, 5, "kernfs_fop_open"),
         ];
         assert_eq!(second.rows, expected);
-        // Nobody says how busy the cores were: then each sample is one, by its weight.
+        // Busy time unknown: weights are divided by the mean period.
         let [second] = &told(&made, &SAMPLED)[..] else { panic!("one second") };
         assert_eq!(second.rows.iter().map(|row| row.samples).collect::<Vec<_>>(), [61, 6]);
     }
 
     #[test]
-    fn kernel_functions_without_names_are_told_as_such_and_gaps_are_no_idle_time() {
+    fn unnamed_kernel_functions_are_noticed_and_gaps_are_not_idle_time() {
         let mut made = Made::default();
         put(&mut made, "cpu-clock", (1, 0), "hog", &["_[k]"], (10, TICK));
         put(&mut made, "cpu-clock", (2, 0), "hog", &["main"], (10, TICK));
@@ -309,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn late_samples_are_put_where_they_belong_or_counted() {
+    fn late_samples_go_to_their_second_or_are_counted() {
         let mut made = Made::default();
         for second in [1, 8, 3, 40, 2] {
             put(&mut made, "cpu-clock", (second, 0), "hog", &[SYSCALL], (1, TICK));

@@ -1,13 +1,13 @@
-//! What a core was doing: a program's code, the kernel's for it, interrupts, or nothing.
+//! What a core was doing: user code, kernel code, interrupts, or nothing.
 
 use coroner_evidence::kernel_work::{Meaning, OF_MODULES, StackMeaning, USER_CODE, meaning_of};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Dictionary, FrameId, Place, Sample, StackId, TaskId, label};
+use crate::model::{Dictionary, FrameId, FramePlace, Sample, StackId, TaskId, label};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum SampleKind {
     User,
     Kernel,
     /// Hard and soft interrupts, whoever they interrupted.
@@ -15,7 +15,7 @@ pub enum Kind {
     Idle,
 }
 
-/// Tells the kind of samples. What it learns of stacks and tasks it keeps.
+/// Classifies samples; caches what it learns about stacks and tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Kinds {
     stacks: Meanings,
@@ -24,16 +24,16 @@ pub struct Kinds {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Of a core.
+    /// The idle task of a core.
     Idle,
-    /// It has no other work than interrupts': ksoftirqd and, where timers have a thread, ktimers.
+    /// Does only interrupt work: ksoftirqd and, on RT kernels, ktimers.
     Softirq,
     Other,
 }
 
 impl Kinds {
-    /// The kind of a sample. `names` is the same at each call, but for what was added to it.
-    pub fn kind(&mut self, names: &Dictionary, sample: &Sample) -> Kind {
+    /// The kind of a sample. `names` must be the same at each call; it may grow.
+    pub fn kind(&mut self, names: &Dictionary, sample: &Sample) -> SampleKind {
         let stack = self.stacks.of(names, sample.stack);
         while self.tasks.len() <= sample.task.0 as usize {
             let task = names.task(TaskId(self.tasks.len() as u32));
@@ -46,18 +46,18 @@ impl Kinds {
         }
         let role = self.tasks[sample.task.0 as usize];
         if stack.is_interrupt() || role == Role::Softirq {
-            Kind::Irq
+            SampleKind::Irq
         } else if stack.is_idle(role == Role::Idle) {
-            Kind::Idle
+            SampleKind::Idle
         } else if stack.is_in_kernel() {
-            Kind::Kernel
+            SampleKind::Kernel
         } else {
-            Kind::User
+            SampleKind::User
         }
     }
 }
 
-/// What stacks mean, each found out once.
+/// Cached meanings of stacks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Meanings {
     frames: Vec<Meaning>,
@@ -66,7 +66,7 @@ pub(super) struct Meanings {
 
 impl Meanings {
     pub fn of(&mut self, names: &Dictionary, id: StackId) -> StackMeaning {
-        // A stack's parent has a smaller number, so its meaning is known already.
+        // A stack's parent has a smaller id, so its meaning is known.
         while self.stacks.len() <= id.0 as usize {
             let stack = match names.stacks.split(StackId(self.stacks.len() as u32)) {
                 Some((below, leaf)) => self.stacks[below.0 as usize].calls(self.of_frame(names, leaf)),
@@ -81,11 +81,11 @@ impl Meanings {
         while self.frames.len() <= id.0 as usize {
             let frame = names.frames.get(FrameId(self.frames.len() as u32));
             self.frames.push(match frame.place {
-                Place::Kernel if label::is_module(names.strings.get(frame.module)) => {
+                FramePlace::Kernel if label::is_module(names.strings.get(frame.module)) => {
                     meaning_of(frame.symbol(&names.strings)) & OF_MODULES
                 }
-                Place::Kernel => meaning_of(frame.symbol(&names.strings)),
-                Place::User | Place::Jit => USER_CODE,
+                FramePlace::Kernel => meaning_of(frame.symbol(&names.strings)),
+                FramePlace::User | FramePlace::Jit => USER_CODE,
             });
         }
         self.frames[id.0 as usize]
@@ -99,7 +99,7 @@ mod tests {
     use crate::views::made::Made;
     use coroner_evidence::WorkKind;
 
-    fn kind(comm: &str, tid: Option<u32>, root_first: &[&str]) -> Kind {
+    fn kind(comm: &str, tid: Option<u32>, root_first: &[&str]) -> SampleKind {
         let mut made = Made::default();
         let (task, stack) = (made.task_of(comm, tid, tid), made.stack(root_first));
         made.sample("cpu-clock", 0, 1, task, stack);
@@ -107,33 +107,33 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_and_what_sits_above_the_idle_loop_decide() {
+    fn the_task_and_the_frames_above_the_idle_loop_decide() {
         const LOOP: [&str; 2] = ["cpu_startup_entry_[k]", "do_idle_[k]"];
         for waits in [&["default_idle_call_[k]", "pv_native_safe_halt_[k]"][..], &["[unknown]_[k]"], &["_[k]"], &[]] {
             let stack: Vec<&str> = LOOP.iter().chain(waits).copied().collect();
-            assert_eq!(kind("swapper", Some(0), &stack), Kind::Idle, "{stack:?}");
-            // Folded stacks have no numbers, and only the suffix tells the kernel's functions.
-            assert_eq!(kind("swapper", None, &stack), Kind::Idle, "{stack:?}");
-            assert_eq!(kind("idle_inject/1", Some(40), &stack), Kind::Kernel, "{stack:?}");
+            assert_eq!(kind("swapper", Some(0), &stack), SampleKind::Idle, "{stack:?}");
+            // Folded stacks have no tids, and only the suffix marks kernel functions.
+            assert_eq!(kind("swapper", None, &stack), SampleKind::Idle, "{stack:?}");
+            assert_eq!(kind("idle_inject/1", Some(40), &stack), SampleKind::Kernel, "{stack:?}");
             let above = [&stack[..], &["asm_common_interrupt_[k]", "ena_intr_msix_io_[k]"]].concat();
-            assert_eq!(kind("swapper", Some(0), &above), Kind::Irq, "{above:?}");
+            assert_eq!(kind("swapper", Some(0), &above), SampleKind::Irq, "{above:?}");
         }
-        assert_eq!(kind("swapper", Some(0), &[]), Kind::Idle);
-        // A program may have such a function.
-        assert_eq!(kind("idler", Some(7), &["main", "default_idle"]), Kind::User);
-        assert_eq!(kind("web", Some(7), &["main", "entry_SYSCALL_64_[k]", "ksys_read_[k]"]), Kind::Kernel);
-        assert_eq!(kind("web", Some(7), &["main", "do_softirq.part.0_[k]", "tcp_v4_rcv_[k]"]), Kind::Irq);
-        assert_eq!(kind("ksoftirqd/3", Some(30), &["tcp_v4_rcv_[k]"]), Kind::Irq);
+        assert_eq!(kind("swapper", Some(0), &[]), SampleKind::Idle);
+        // A user function with that name.
+        assert_eq!(kind("idler", Some(7), &["main", "default_idle"]), SampleKind::User);
+        assert_eq!(kind("web", Some(7), &["main", "entry_SYSCALL_64_[k]", "ksys_read_[k]"]), SampleKind::Kernel);
+        assert_eq!(kind("web", Some(7), &["main", "do_softirq.part.0_[k]", "tcp_v4_rcv_[k]"]), SampleKind::Irq);
+        assert_eq!(kind("ksoftirqd/3", Some(30), &["tcp_v4_rcv_[k]"]), SampleKind::Irq);
         let napi = ["ret_from_fork_[k]", "kthread_[k]", "napi_threaded_poll_[k]", "__napi_poll_[k]"];
-        assert_eq!(kind("napi/eth0-5", Some(31), &napi), Kind::Kernel);
+        assert_eq!(kind("napi/eth0-5", Some(31), &napi), SampleKind::Kernel);
     }
 
     #[test]
-    fn a_function_of_a_module_is_not_the_kernels() {
+    fn a_module_function_is_not_the_kernels() {
         let mut names = Dictionary::default();
         let mut meaning = |module: &str, symbol: &str| {
             let (symbol, module) = (names.strings.intern(symbol), names.strings.intern(module));
-            let frame = names.frames.intern(Frame { symbol, module, place: Place::Kernel, inlined: false });
+            let frame = names.frames.intern(Frame { symbol, module, place: FramePlace::Kernel, inlined: false });
             let stack = names.stacks.push(StackId::EMPTY, frame);
             Meanings::default().of(&names, stack)
         };

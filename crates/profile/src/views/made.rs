@@ -1,6 +1,6 @@
 //! Samples made for tests.
 
-use crate::model::{Dictionary, EventId, Frame, Place, Sample, StackId, Strings, Task, TaskId};
+use crate::model::{Dictionary, EventId, Frame, FramePlace, Sample, StackId, Strings, Task, TaskId};
 
 pub const MS: u64 = 1_000_000;
 
@@ -11,7 +11,7 @@ pub struct Made {
 }
 
 impl Made {
-    /// A single-threaded process of this number; 0 is the idle task.
+    /// A single-threaded process with this tid; 0 is the idle task.
     pub fn task(&mut self, comm: &str, tid: u32) -> TaskId {
         self.task_of(comm, Some(tid), Some(tid))
     }
@@ -25,13 +25,13 @@ impl Made {
         self.names.strings.get(self.names.task(task).comm)
     }
 
-    /// The root first; functions of the kernel end in `_[k]`.
+    /// Root first; kernel functions end in `_[k]`.
     pub fn stack(&mut self, root_first: &[&str]) -> StackId {
         let mut stack = StackId::EMPTY;
         for label in root_first {
             let (symbol, place) = match label.strip_suffix("_[k]") {
-                Some(symbol) => (symbol, Place::Kernel),
-                None => (*label, Place::User),
+                Some(symbol) => (symbol, FramePlace::Kernel),
+                None => (*label, FramePlace::User),
             };
             let symbol = self.names.strings.intern(symbol);
             let frame = self.names.frames.intern(Frame { symbol, module: Strings::EMPTY, place, inlined: false });
@@ -47,7 +47,7 @@ impl Made {
         self.names.count(event, 1);
     }
 
-    /// A sample of cpu-clock on core 1, in a program's code.
+    /// A cpu-clock sample on core 1, in user code.
     pub fn tick(&mut self, time: u64, task: TaskId) {
         let stack = self.stack(&["main", "work"]);
         self.sample("cpu-clock", 1, time, task, stack);

@@ -1,5 +1,5 @@
-//! What people look at. A view takes samples one by one, as an importer or a profile gives them, and ends in plain data. A
-//! [`Selector`] before it decides which samples it gets.
+//! Views take samples one by one, from an importer or a profile, and produce plain data. A [`Selector`] in front decides which
+//! samples they get.
 
 mod clocks;
 pub mod cores;
@@ -22,5 +22,5 @@ mod tests;
 
 pub use clocks::{Clocks, Ticking};
 pub use filter::{Band, Filter, Selector};
-pub use kinds::{Kind, Kinds};
+pub use kinds::{Kinds, SampleKind};
 pub use sums::{Owner, StackSums, Sum};

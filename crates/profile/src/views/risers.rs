@@ -1,17 +1,17 @@
-//! Risers: the commands and kernel functions whose share of the busy time rose most against a baseline. In a flame graph of a
+//! Risers: the commands and kernel functions whose share of busy time rose most over a baseline. In a flame graph of a
 //! loaded node an agent that went from under 1 % to 6 % is invisible; here it is the first line.
 //!
-//! What counting by chance explains is left out, and so are functions that rose only because of one that they call: every system
-//! call passes through the same few.
+//! Left out are rises within sampling noise, and functions that rose only because of one they call: every system call passes
+//! through the same few.
 
 use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::clocks::{Clocks, Ticking};
-use super::{Kind, Kinds};
+use super::{Kinds, SampleKind};
 use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, Place, Sample, StackId, StrId, Strings};
+use crate::model::{Dictionary, EventId, FramePlace, Sample, StackId, StrId, Strings};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -25,20 +25,20 @@ pub enum What {
 pub struct Riser {
     pub what: What,
     pub name: String,
-    /// Shares of the weight that is not idle, between 0 and 1; of all time where it is known ([`BusyShares::out_of`]).
+    /// Shares of the non-idle weight, between 0 and 1; of all time if known ([`BusyShares::out_of`]).
     pub baseline: f64,
     pub now: f64,
     /// The samples behind these shares.
     pub baseline_samples: u64,
     pub now_samples: u64,
-    /// How many standard deviations of counting the rise is.
+    /// The rise in standard deviations of sampling noise.
     pub sigmas: f64,
-    /// Of a command, how many processes had samples; 0 where the file has no numbers of processes.
+    /// For a command, how many processes had samples; 0 if the file has no PIDs.
     pub baseline_processes: u64,
     pub now_processes: u64,
-    /// Of a function, the command that has most of it, and its share.
+    /// For a function, the command with most of it, and its share.
     pub mostly_in: Option<(String, f64)>,
-    /// Of a function, those below it on the stack that rose with it and are left out, the nearest to it first.
+    /// For a function, its callers that rose with it and are left out, nearest first.
     pub carries: Vec<String>,
 }
 
@@ -50,16 +50,16 @@ impl Riser {
 
 /// A rise below this many standard deviations is noise.
 pub const SIGMAS: f64 = 3.0;
-/// A function carries another if it has at least this part of its rise.
+/// A function carries a caller if it makes up at least this part of the caller's rise.
 const CARRIES: f64 = 0.8;
-/// Functions that are looked at for who carries whom.
+/// How many functions are checked for who carries whom.
 const MOST_SYMBOLS: usize = 128;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     samples: u64,
     weight: u64,
-    /// Of each sample's weight, added up.
+    /// Sum of the squared weights.
     squares: f64,
 }
 
@@ -75,7 +75,7 @@ impl Sum {
         self.squares += other.squares;
     }
 
-    /// As many samples of equal weight would tell as much. Those of a core that is sampled more often are many and weigh little.
+    /// Effective sample size: the number of equally weighted samples with the same precision.
     fn as_equals(&self) -> f64 {
         if self.squares > 0.0 { (self.weight as f64).powi(2) / self.squares } else { 0.0 }
     }
@@ -89,7 +89,7 @@ struct EventShares {
     total: Sum,
 }
 
-/// Who had how much of the time that is not idle. Memory follows the distinct stacks of each command, and the processes.
+/// Shares of the non-idle time. Memory follows the distinct stacks of each command, and the processes.
 #[derive(Clone, Debug, Default)]
 pub struct BusyShares {
     kinds: Kinds,
@@ -99,19 +99,19 @@ pub struct BusyShares {
 }
 
 impl BusyShares {
-    /// How long was sampled, idle or not. If both sides know it, shares are of this time: then a core that did nothing at all before
-    /// says something, too.
+    /// Sets the sampled time, idle or not. If both sides have it, shares are of this time: then even an all-idle baseline can be
+    /// compared.
     pub fn out_of(&mut self, time_ns: u64) {
         self.time_ns = Some(time_ns);
     }
 
     pub fn add(&mut self, names: &Dictionary, sample: &Sample) {
-        if self.clocks.of(names, sample.event) == Ticking::Not || self.kinds.kind(names, sample) == Kind::Idle {
+        if self.clocks.of(names, sample.event) == Ticking::Not || self.kinds.kind(names, sample) == SampleKind::Idle {
             return;
         }
         let task = names.task(sample.task);
         let event = self.events.entry(sample.event).or_default();
-        // A line of folded stacks is as many samples as its weight says.
+        // A folded line counts as many samples as its weight.
         let folded = names.events.get(usize::from(sample.event.0)).is_some_and(|event| event.name == "samples");
         let samples = if folded { sample.period } else { 1 };
         event.stacks.entry((task.comm, sample.stack)).or_default().add(samples, sample.period);
@@ -121,7 +121,7 @@ impl BusyShares {
         }
     }
 
-    /// Samples that are not idle, of the event that [`find`] uses.
+    /// Non-idle samples of the event that [`find`] uses.
     pub fn samples(&self) -> u64 {
         self.best().map_or(0, |event| self.events[&event].total.samples)
     }
@@ -179,18 +179,18 @@ impl Side {
     }
 }
 
-/// The kernel functions of a stack, the leaf first. One that called itself counts once, where it is nearest to the leaf.
+/// The kernel functions of a stack, leaf first. A recursive one counts once, nearest to the leaf.
 fn kernel_symbols(names: &Dictionary, stack: StackId, path: &mut Vec<StrId>) {
     path.clear();
     for id in names.stacks.leaf_first(stack) {
         let frame = names.frames.get(id);
-        if frame.place == Place::Kernel && frame.symbol != Strings::EMPTY && !path.contains(&frame.symbol) {
+        if frame.place == FramePlace::Kernel && frame.symbol != Strings::EMPTY && !path.contains(&frame.symbol) {
             path.push(frame.symbol);
         }
     }
 }
 
-/// How many standard deviations the difference of two shares is, each of so many samples. Without samples on one side nothing can be said.
+/// The difference of two shares, each of so many samples, in standard deviations. 0 if one side has no samples.
 fn sigmas((before, of_before): (f64, f64), (now, of_now): (f64, f64)) -> f64 {
     if of_before <= 0.0 || of_now <= 0.0 {
         return 0.0;
@@ -200,8 +200,8 @@ fn sigmas((before, of_before): (f64, f64), (now, of_now): (f64, f64)) -> f64 {
     if deviation > 0.0 { (now - before) / deviation } else { 0.0 }
 }
 
-/// The `most` risers, the largest rise first. Where one side has no samples ([`BusyShares::samples`]) and nobody knows how long it
-/// was sampled there are none: nothing is known of it.
+/// At most `most` risers, largest rise first. None if one side has no samples ([`BusyShares::samples`]) and an unknown sampled
+/// time.
 pub fn find(baseline: (&Dictionary, &BusyShares), now: (&Dictionary, &BusyShares), most: usize) -> Vec<Riser> {
     let Some(event) = now.1.best() else { return Vec::new() };
     let Some(name) = now.0.events.get(usize::from(event.0)).map(|event| event.name.as_str()) else { return Vec::new() };
@@ -214,7 +214,7 @@ pub fn find(baseline: (&Dictionary, &BusyShares), now: (&Dictionary, &BusyShares
         (None, Some(_)) => &nothing,
         (None, None) => return Vec::new(),
     };
-    // As many samples as that time would have had.
+    // The number of samples that time would have had.
     let all = |event: &EventShares, time_ns: u64| {
         let like = if event.total.samples > 0 { event.total } else { event_now.total };
         let times = time_ns as f64 / like.weight.max(1) as f64;
@@ -256,7 +256,7 @@ pub fn find(baseline: (&Dictionary, &BusyShares), now: (&Dictionary, &BusyShares
     risers
 }
 
-/// Leaves out the functions whose rise is that of a function above them on the stack.
+/// Drops functions whose rise is that of a function they call.
 fn collapse(names: &Dictionary, event: &EventShares, risers: &mut Vec<Riser>) {
     let symbols: Vec<usize> =
         (0..risers.len()).filter(|at| risers[*at].what == What::KernelSymbol).take(MOST_SYMBOLS).collect();
@@ -264,7 +264,7 @@ fn collapse(names: &Dictionary, event: &EventShares, risers: &mut Vec<Riser>) {
     let known: HashMap<&str, usize> =
         symbols.iter().enumerate().map(|(at, riser)| (risers[*riser].name.as_str(), at)).collect();
     let mut by_id: HashMap<StrId, Option<usize>> = HashMap::new();
-    // Weight of each function, and of each function below another one.
+    // Weight of each function, and of each pair of caller and callee.
     let mut weight = vec![0u64; n];
     let mut below = vec![0u64; n * n];
     let mut commands: Vec<HashMap<StrId, u64>> = vec![HashMap::new(); n];
@@ -290,13 +290,13 @@ fn collapse(names: &Dictionary, event: &EventShares, risers: &mut Vec<Riser>) {
         risers[symbols[at]].mostly_in = most.map(|(comm, part)| (names.strings.get(*comm).to_owned(), share(*part)));
     }
     let rise = |at: usize| risers[symbols[at]].rise();
-    // Two that call each other: the one that is more often below is below.
+    // Mutual recursion: the one that is the caller more often counts as the caller.
     let is_below = |under: usize, above: usize| below[under * n + above] > below[above * n + under];
     let carries = |above: usize, under: usize| {
         let part = below[under * n + above] as f64 / weight[above].max(1) as f64;
         is_below(under, above) && rise(above) * part >= CARRIES * rise(under)
     };
-    // The largest first; the one nearest to the leaf stands for all it carries, and stays.
+    // Largest first; the function nearest to the leaf stays and represents all it carries.
     let mut carrier: Vec<Option<usize>> = vec![None; n];
     let mut stays = vec![false; n];
     for under in 0..n {

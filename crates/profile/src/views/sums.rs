@@ -1,11 +1,11 @@
-//! Samples added up by stack: what flame graphs and the files of other tools are made of.
+//! Samples added up by stack: the basis of flame graphs and exports.
 
 use std::collections::HashMap;
 
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId, Sample, StackId, StrId, TaskId};
 
-/// Whose a stack is.
+/// Whom a stack belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Owner {
     Command(StrId),
@@ -21,7 +21,7 @@ pub struct Sum {
     pub weight: u64,
 }
 
-/// Adds up samples. Memory follows the number of distinct stacks of each owner.
+/// Adds up samples. Memory follows the number of distinct stacks per owner.
 #[derive(Clone, Debug, Default)]
 pub struct StackSums {
     by_thread: bool,
@@ -51,7 +51,7 @@ impl StackSums {
         }
     }
 
-    /// The sums, in an order that is the same for the same file.
+    /// The sums in a deterministic order.
     pub fn sorted(&self) -> Vec<Sum> {
         let mut sums: Vec<Sum> = self.iter().collect();
         sums.sort_unstable_by_key(|sum| (sum.event, sum.owner, sum.stack));
@@ -73,7 +73,7 @@ impl StackSums {
         self.sums.is_empty()
     }
 
-    /// The events that were added up, with their samples, most first.
+    /// The events with their sample counts, most first.
     pub fn events(&self) -> Vec<(EventId, u64)> {
         let mut events: HashMap<u16, u64> = HashMap::new();
         for ((event, _, _), (samples, _)) in &self.sums {

@@ -1,13 +1,13 @@
 use std::ops::Range;
 
-use super::flame;
+use super::flame::{self, FlameOptions};
 use super::made::{MS, Made};
 use super::*;
 use crate::import::perf_script;
 use crate::model::{Dictionary, EventId, Profile, Sample};
 
-/// One millisecond between samples on each of two cores. Core 1: `hog` has it from 2.0 s to 2.35 s, with one sample of a stopper
-/// thread inside; otherwise it alternates. Core 0 idles, with softirq work on the idle task from 1.0 s to 1.1 s.
+/// A sample every millisecond on each of two cores. Core 1: `hog` has it from 2.0 s to 2.35 s, with one sample of a stopper
+/// thread inside; otherwise two threads alternate. Core 0 idles, with softirq work on the idle task from 1.0 s to 1.1 s.
 fn text() -> String {
     let mut text = String::new();
     for ms in 0..4000u64 {
@@ -37,7 +37,7 @@ fn example() -> Profile {
     Profile::collect(|take| perf_script::samples::read(text().as_bytes(), take)).expect("text").0
 }
 
-/// What a view is given under a filter.
+/// Passes the filtered samples to a view.
 fn each(profile: &Profile, filter: Filter, mut view: impl FnMut(&Dictionary, &Sample)) {
     let mut selector = Selector::new(filter);
     for sample in profile.samples.iter().filter(|sample| selector.has(&profile.names, sample)) {
@@ -45,18 +45,18 @@ fn each(profile: &Profile, filter: Filter, mut view: impl FnMut(&Dictionary, &Sa
     }
 }
 
-fn tree(profile: &Profile, filter: Filter, options: &flame::Options) -> flame::FlameTree {
+fn tree(profile: &Profile, filter: Filter, options: &FlameOptions) -> flame::FlameTree {
     let mut sums = StackSums::by_command();
     each(profile, filter, |names, sample| sums.add(names, sample));
     flame::tree(&profile.names, &sums, EventId(0), options)
 }
 
 #[test]
-fn graphs_of_parts_are_the_graph_of_the_whole() {
+fn merged_graphs_of_parts_equal_the_graph_of_the_whole() {
     let profile = example();
     let between = |from: u64, until: u64| Filter::between(from * MS, until * MS);
     for invert in [false, true] {
-        let options = flame::Options { invert };
+        let options = FlameOptions { invert };
         let parts = [tree(&profile, between(0, 2100), &options), tree(&profile, between(2100, 4000), &options)];
         let (merged, whole) = (flame::merged(&parts), tree(&profile, Filter::default(), &options));
         let told = |tree: &flame::FlameTree| {
@@ -74,11 +74,11 @@ fn graphs_of_parts_are_the_graph_of_the_whole() {
 }
 
 #[test]
-fn large_frames_are_the_same_without_the_small_ones() {
+fn dropping_small_frames_does_not_change_large_ones() {
     let profile = example();
     let mut sums = StackSums::by_command();
     each(&profile, Filter::default(), |names, sample| sums.add(names, sample));
-    let options = flame::Options::default();
+    let options = FlameOptions::default();
     let whole = flame::tree(&profile.names, &sums, EventId(0), &options);
     let told = |tree: &flame::FlameTree, least: u64| {
         let mut open = vec![(0u32, String::new())];
@@ -106,7 +106,7 @@ fn large_frames_are_the_same_without_the_small_ones() {
     assert!(large.left_out > 0 && large.nodes.len() < whole.nodes.len(), "{}", large.left_out);
 }
 
-fn monopolies(profile: &Profile, options: monopolies::Options) -> Vec<monopolies::Monopoly> {
+fn monopolies(profile: &Profile, options: monopolies::MonopolyOptions) -> Vec<monopolies::Monopoly> {
     let mut finder = monopolies::Finder::new(options);
     each(profile, Filter::default(), |names, sample| finder.add(names, sample));
     finder.finish(&profile.names)
@@ -121,8 +121,8 @@ fn shares(profile: &Profile, filter: Filter) -> risers::BusyShares {
 #[test]
 fn the_burst_is_found_and_nothing_else() {
     let profile = example();
-    let found = monopolies(&profile, monopolies::Options::default());
-    // Softirq work on the idle core is work, but not of a thread for 100 ms and more.
+    let found = monopolies(&profile, monopolies::MonopolyOptions::default());
+    // Softirq work on the idle core counts as busy, but is no thread's run of 100 ms or more.
     let hogs: Vec<_> = found.iter().filter(|found| found.core == 1).collect();
     assert_eq!(hogs.len(), 1);
     let hog = hogs[0];
@@ -130,7 +130,7 @@ fn the_burst_is_found_and_nothing_else() {
     assert_eq!(profile.names.strings.get(profile.names.task(hog.task).comm), "hog");
     assert_eq!(hog.before.map(|task| profile.names.strings.get(profile.names.task(task).comm)), Some("kubelet"));
     assert_eq!(hog.stacks.len(), 1);
-    let short = monopolies::Options { threshold: 351 * MS, ..Default::default() };
+    let short = monopolies::MonopolyOptions { threshold: 351 * MS, ..Default::default() };
     assert!(monopolies(&profile, short).is_empty());
 }
 
@@ -166,29 +166,29 @@ fn the_offset_heatmap_counts_each_part_of_each_second() {
 }
 
 #[test]
-fn a_flame_graph_of_a_range_a_band_and_upside_down() {
+fn flame_graphs_of_a_range_of_a_band_and_inverted() {
     let profile = example();
-    let whole = tree(&profile, Filter::default(), &flame::Options::default());
+    let whole = tree(&profile, Filter::default(), &FlameOptions::default());
     assert_eq!((whole.total(), whole.samples, whole.depth()), (8000 * MS, 8000, 5));
-    let range = tree(&profile, Filter::between(2000 * MS, 2350 * MS), &flame::Options::default());
+    let range = tree(&profile, Filter::between(2000 * MS, 2350 * MS), &FlameOptions::default());
     assert_eq!(range.total(), 700 * MS);
     let names: Vec<&str> = range.nodes[0].children.iter().map(|child| range.name(*child)).collect();
     assert_eq!(names, ["hog", "migration/1", "swapper"]);
     let band =
         Filter { band: Some(Band { offsets: 0..100 * MS, within: 0..3000 * MS }), cores: vec![1], ..Filter::default() };
-    assert_eq!(tree(&profile, band, &flame::Options::default()).total(), 300 * MS);
-    let inverted = tree(&profile, Filter { cores: vec![1], ..Filter::default() }, &flame::Options { invert: true });
+    assert_eq!(tree(&profile, band, &FlameOptions::default()).total(), 300 * MS);
+    let inverted = tree(&profile, Filter { cores: vec![1], ..Filter::default() }, &FlameOptions { invert: true });
     let leaves: Vec<&str> = inverted.nodes[0].children.iter().map(|child| inverted.name(*child)).collect();
     assert_eq!(leaves, ["cgroup_rstat_flush_[k]", "serve", "spin", "stop", "sync"]);
     let by_symbol = Filter { symbol: Some("rstat".to_owned()), ..Filter::default() };
-    assert_eq!(tree(&profile, by_symbol, &flame::Options::default()).total(), 500 * MS);
+    assert_eq!(tree(&profile, by_symbol, &FlameOptions::default()).total(), 500 * MS);
 }
 
 #[test]
-fn a_difference_is_normalised_and_an_empty_side_is_no_trouble() {
+fn a_difference_is_normalised_and_may_have_an_empty_side() {
     let profile = example();
     let of = |from, until| {
-        tree(&profile, Filter { cores: vec![1], ..Filter::between(from, until) }, &flame::Options::default())
+        tree(&profile, Filter { cores: vec![1], ..Filter::between(from, until) }, &FlameOptions::default())
     };
     let tree = diff::diff(&of(0, 2000 * MS), &of(3000 * MS, 4000 * MS));
     let find = |name: &str| tree.nodes.iter().find(|node| tree.labels.get(node.label) == name).expect("a node");
@@ -200,7 +200,7 @@ fn a_difference_is_normalised_and_an_empty_side_is_no_trouble() {
 }
 
 #[test]
-fn the_riser_is_the_kernel_function_that_was_not_there_before() {
+fn a_new_kernel_function_is_the_riser() {
     let profile = example();
     let before = shares(&profile, Filter::between(0, 900 * MS));
     let now = shares(&profile, Filter::between(3000 * MS, 4000 * MS));
@@ -211,7 +211,7 @@ fn the_riser_is_the_kernel_function_that_was_not_there_before() {
 }
 
 #[test]
-fn a_core_that_did_nothing_before_has_risers_where_the_time_is_known() {
+fn an_idle_baseline_has_risers_if_the_sampled_time_is_known() {
     let profile = example();
     let (mut before, mut now) =
         (risers::BusyShares::default(), shares(&profile, Filter::between(3000 * MS, 4000 * MS)));
@@ -224,7 +224,7 @@ fn a_core_that_did_nothing_before_has_risers_where_the_time_is_known() {
     assert!(risers.iter().all(|r| r.baseline == 0.0 && r.now > 0.0 && r.now <= 0.5), "{risers:#?}");
 }
 
-/// The offsets of a row are exactly those that are counted in it, also where a second does not divide evenly.
+/// A row's offsets are exactly those counted in it, even if a second does not divide evenly.
 #[test]
 fn a_cell_of_the_offset_heatmap_and_a_filter_agree() {
     for rows in [1, 7, 50, 333, 1000] {
@@ -249,7 +249,7 @@ fn a_cell_of_the_offset_heatmap_and_a_filter_agree() {
 }
 
 #[test]
-fn one_wrong_time_stamp_does_not_push_out_the_rest() {
+fn one_wrong_timestamp_does_not_push_out_the_rest() {
     let mut made = Made::default();
     let task = made.task("a", 1);
     made.tick(0, task);
@@ -267,11 +267,11 @@ fn one_wrong_time_stamp_does_not_push_out_the_rest() {
 }
 
 #[test]
-fn idle_that_is_not_sampled_is_not_known() {
+fn unsampled_idle_time_is_not_reported_as_idle() {
     let mut made = Made::default();
     let (a, b) = (made.task("a", 1), made.task("b", 2));
     let stack = made.stack(&["main"]);
-    // Core 0 works all the time, core 1 a quarter of the first second and then not at all.
+    // Core 0 is always busy, core 1 for a quarter of the first second and then never.
     for ms in 0..2000u64 {
         made.sample("cycles", 0, ms * MS, a, stack);
         if ms < 250 {
@@ -290,9 +290,9 @@ fn idle_that_is_not_sampled_is_not_known() {
     assert_eq!(map.busy(1, 1), cores::Busy::Silent);
 }
 
-/// Some kernels hand out no samples of an idle core although the timer ticks there.
+/// Some kernels deliver no samples from an idle core although the timer ticks there.
 #[test]
-fn a_clock_without_idle_samples_makes_no_core_full_and_no_monopolist() {
+fn missing_idle_samples_make_no_core_full_and_no_thread_a_monopolist() {
     const TICK: u64 = 20_408_163;
     let mut made = Made::default();
     let [busy, waking] = [("busy", 1), ("waking", 2)].map(|(comm, tid)| made.task(comm, tid));
@@ -303,13 +303,13 @@ fn a_clock_without_idle_samples_makes_no_core_full_and_no_monopolist() {
     };
     for n in 0..490 {
         sample(0, n * TICK, busy);
-        // On the other core a thread wakes for a moment ten times a second, later more often.
+        // On the other core a thread wakes briefly ten times a second, later more often.
         if n % if n < 250 { 5 } else { 3 } == 0 {
             sample(1, n * TICK, waking);
         }
     }
     let mut counter = cores::CoreCounter::new(1000 * MS);
-    let mut finder = monopolies::Finder::new(monopolies::Options::default());
+    let mut finder = monopolies::Finder::new(monopolies::MonopolyOptions::default());
     for sample in &made.samples {
         counter.add(&made.names, sample);
         finder.add(&made.names, sample);
@@ -326,10 +326,10 @@ fn a_clock_without_idle_samples_makes_no_core_full_and_no_monopolist() {
 }
 
 #[test]
-fn late_samples_are_counted_for_their_cell_and_its_owner() {
+fn late_samples_count_for_their_cell_and_owner() {
     let mut made = Made::default();
     let [a, b] = ["a", "b"].map(|comm| made.task(comm, u32::from(comm.as_bytes()[0])));
-    // Of the first column a has 6 and b has 5, but 3 of a's come when all the others are through.
+    // In the first column a has 6 and b has 5, but 3 of a's come after all the others.
     for (n, task) in [a, a, a, b, b, b, b, b].into_iter().enumerate() {
         made.tick(n as u64 * MS, task);
     }
@@ -341,21 +341,21 @@ fn late_samples_are_counted_for_their_cell_and_its_owner() {
     });
     let map = counter.finish();
     assert_eq!((map.cell(0, 0).user, map.late), (11, 3));
-    // Who had most is not known for sure any more, and that is said by `late`.
+    // The owner is no longer certain, which `late` tells.
     assert_eq!(map.cell(0, 0).owner_weight, 5);
 }
 
 #[test]
-fn a_band_may_go_over_the_turn_of_the_second() {
+fn a_band_may_wrap_around_the_second() {
     let profile = example();
     let band =
         |offsets| Filter { band: Some(Band { offsets, within: 0..4000 * MS }), cores: vec![1], ..Filter::default() };
-    assert_eq!(tree(&profile, band(Range { start: 900 * MS, end: 100 * MS }), &flame::Options::default()).samples, 800);
+    assert_eq!(tree(&profile, band(Range { start: 900 * MS, end: 100 * MS }), &FlameOptions::default()).samples, 800);
     let ranges = Filter { ranges: vec![0..100 * MS, 50 * MS..200 * MS, 900 * MS..900 * MS], ..Filter::default() };
-    assert_eq!(tree(&profile, Filter { cores: vec![1], ..ranges }, &flame::Options::default()).samples, 200);
+    assert_eq!(tree(&profile, Filter { cores: vec![1], ..ranges }, &FlameOptions::default()).samples, 200);
 }
 
-/// The story: on a loaded node kubelet goes from under 1 % to 6.5 %, nearly all of it in one function deep below a system call.
+/// On a loaded node kubelet goes from under 1 % to 6.5 %, nearly all of it in one function deep in a system call.
 #[test]
 fn kubelet_and_its_function_come_out_on_top() {
     let mut made = Made::default();
@@ -396,7 +396,7 @@ fn kubelet_and_its_function_come_out_on_top() {
     assert_eq!((risers[0].now_processes, risers[0].baseline_processes), (1, 1));
     assert_eq!(risers[1].mostly_in, Some(("kubelet".to_owned(), 1.0)));
     assert_eq!(risers[1].carries[0], "memcg_stat_show");
-    // The same again is no rise, and against nothing nothing can be said.
+    // No rise over itself, and none over an empty baseline.
     assert_eq!(risers::find((&made.names, now), (&made.names, now), 10), []);
     assert_eq!(risers::find((&made.names, &risers::BusyShares::default()), (&made.names, now), 10), []);
 }
@@ -416,7 +416,7 @@ fn one_sample_in_twenty_is_noise() {
 
 /// A day of 192 cores at one second: 16.6 million cells.
 #[test]
-#[ignore = "takes 1 GB; shows what a cell costs"]
+#[ignore = "takes 1 GB; prints the cost of a cell"]
 fn a_day_of_a_large_node() {
     let peak = || {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -443,8 +443,8 @@ fn a_day_of_a_large_node() {
     assert!(bytes(before) <= 100);
 }
 
-/// Two cores of which one is sampled at 999 Hz from second 10 to 20, the other at 49 Hz all the time. On the first a web server has half of the time and
-/// idles else, on the other a compiler has all of it.
+/// Two cores: one is sampled at 999 Hz from second 10 to 20, the other always at 49 Hz. On the first a web server has half of the
+/// time and the rest is idle; on the other a compiler has all of it.
 fn sampled_faster_for_a_while() -> Made {
     let mut made = Made::default();
     let [idle, web, compiler] = [("swapper", 0), ("web", 1), ("rustc", 2)].map(|(comm, tid)| made.task(comm, tid));
@@ -483,31 +483,31 @@ fn sampled_faster_for_a_while() -> Made {
 }
 
 #[test]
-fn seconds_in_which_a_core_is_sampled_faster_do_not_look_busier() {
+fn faster_sampling_does_not_look_busier() {
     let made = sampled_faster_for_a_while();
     let mut kinds = Kinds::default();
     let mut counter = heatmap::OffsetCounter::new(1);
     for sample in &made.samples {
-        if kinds.kind(&made.names, sample) != Kind::Idle {
+        if kinds.kind(&made.names, sample) != SampleKind::Idle {
             counter.add(&made.names, sample);
         }
     }
     let map = counter.finish();
     assert_eq!((map.columns, map.sample_ns, map.is_weighed), (30, Some(1_000_000_000 / 49), true));
-    // 49 of the compiler and half as many of the web server.
+    // 49 for the compiler and half as many for the web server.
     for column in 0..30 {
         assert!((69.0..78.0).contains(&map.count(column, 0)), "second {column}: {}", map.count(column, 0));
     }
     assert!(map.samples > 30 * 74 + 4000, "{}", map.samples);
 }
 
-/// The rate changes in the middle of a cell: what came before counts as much as what came after.
+/// The rate changes in the middle of a cell: both parts count by their time.
 #[test]
-fn a_cell_in_which_the_rate_changes_is_told_by_time() {
+fn a_cell_with_a_rate_change_is_weighted_by_time() {
     let mut made = Made::default();
     let [early, late, idle] = [("early", 1), ("late", 2), ("swapper", 0)].map(|(comm, tid)| made.task(comm, tid));
     let [works, waits] = [&["main"][..], &["do_idle_[k]", "default_idle_[k]"]].map(|stack| made.stack(stack));
-    // 700 ms of one thread at 49 Hz, 200 ms of another one at 999 Hz, and then the core idles.
+    // 700 ms of one thread at 49 Hz, 200 ms of another at 999 Hz, then idle.
     let mut time = 0;
     while time < 1000 * MS {
         let fast = time >= 700 * MS;
@@ -536,9 +536,9 @@ fn a_cell_in_which_the_rate_changes_is_told_by_time() {
     assert!((busy - 0.9).abs() < 0.02, "{busy}");
 }
 
-/// What runs on a core that is sampled faster has many samples and no larger share; what rises elsewhere has fewer of all samples and rises.
+/// A thread on a faster-sampled core has many samples but no larger share; a riser elsewhere has fewer samples and still rises.
 #[test]
-fn who_is_sampled_faster_does_not_rise_and_hides_nobody() {
+fn faster_sampling_makes_no_riser_and_hides_none() {
     let mut made = sampled_faster_for_a_while();
     let agent = made.task("agent", 3);
     // A twelfth of the compiler's core from second 10 on.

@@ -1,7 +1,7 @@
-//! How often an event is sampled, by all cores.
+//! How often an event is sampled, over all cores.
 
-/// The most frequent distance of all cores' samples. Where an idle core is not sampled, the distances of one core say more of its
-/// idling than of the rate.
+/// The most frequent distance between samples on all cores. If idle cores are not sampled, one core's distances say more about
+/// its idle time than about the rate.
 #[derive(Clone, Debug)]
 pub(super) struct Usual {
     counts: Vec<u32>,
@@ -9,9 +9,9 @@ pub(super) struct Usual {
     mode: u64,
 }
 
-/// Buckets for each doubling.
+/// Buckets per doubling.
 const STEPS: u64 = 8;
-/// After so many the older half as much.
+/// After this many, older counts are halved.
 const FORGET: u32 = 1 << 14;
 
 impl Default for Usual {
@@ -21,7 +21,7 @@ impl Default for Usual {
 }
 
 impl Usual {
-    /// 0 as long as nothing is known.
+    /// 0 while unknown.
     pub fn interval(&self) -> u64 {
         self.mode
     }

@@ -1,4 +1,4 @@
-//! The part of time that is shown, where all of it would be too much: one wrong time stamp must not push out the rest.
+//! Chooses the time range to show if all of it would be too much: one wrong timestamp must not push out the rest.
 
 /// The start of the `width` columns with the most samples. `columns` are (position, samples) in order of position.
 pub(super) fn densest(columns: &[(u64, u64)], width: u64) -> u64 {
@@ -23,7 +23,7 @@ mod tests {
     use super::densest;
 
     #[test]
-    fn a_lonely_sample_far_away_does_not_decide() {
+    fn a_distant_single_sample_does_not_decide() {
         assert_eq!(densest(&[(0, 1), (1_000_000, 50), (1_000_009, 50), (u64::MAX, 3)], 10), 1_000_000);
         assert_eq!(densest(&[(0, 1), (1_000_000, 50), (1_000_009, 60)], 9), 1_000_009);
         assert_eq!(densest(&[], 10), 0);

@@ -1,4 +1,4 @@
-//! Every file of the corpus, and a bounded number of damaged copies of it, through what the fuzz targets run.
+//! Runs the fuzz targets on every corpus file and a bounded number of damaged copies.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use crate::targets::{ALL, Target};
 
-/// A generator that gives the same numbers in every run.
+/// A deterministic random generator.
 struct Dice(u64);
 
 impl Dice {
@@ -26,7 +26,7 @@ fn corpus(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
     paths.into_iter().map(|path| (path.clone(), fs::read(path).expect("a file"))).collect()
 }
 
-/// Copies of `bytes` with damage: bits, numbers that are often special, cuts, doubled and foreign pieces.
+/// A damaged copy of `bytes`: flipped bits, special numbers, cuts, duplicated and foreign pieces.
 fn damaged(bytes: &[u8], others: &[u8], dice: &mut Dice) -> Vec<u8> {
     let mut copy = bytes.to_vec();
     for _ in 0..=dice.roll(6) {
@@ -57,7 +57,7 @@ fn damaged(bytes: &[u8], others: &[u8], dice: &mut Dice) -> Vec<u8> {
     copy
 }
 
-/// How much of the work is done: enough to find what is easily found, little enough for every run of the tests.
+/// How much work is done: enough for easy finds, little enough for every test run.
 const CUTS: usize = 1500;
 const BYTES: usize = 3_000_000;
 const LONGEST: Duration = Duration::from_secs(2);
@@ -70,7 +70,7 @@ fn replay(name: &str) {
     let mut dice = Dice(20_261_116);
     let budget = BYTES / files.len();
     let started = Instant::now();
-    // `fuzz/run` looks for longer, and each time elsewhere.
+    // `fuzz/run` runs longer, with another seed each time.
     let longer = std::env::var("CORONER_FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     let longer = Duration::from_secs(longer.unwrap_or(0));
     if !longer.is_zero() {
@@ -94,7 +94,7 @@ fn replay(name: &str) {
         let until = Instant::now() + longer / files.len() as u32;
         while (spent < budget && started.elapsed() < LONGEST) || Instant::now() < until {
             let copy = damaged(bytes, &all, &mut dice);
-            // Each run costs something even without a byte.
+            // Each run costs something even without input.
             spent += copy.len() + 4000;
             run(&copy, "damaged");
         }

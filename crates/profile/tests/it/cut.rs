@@ -1,5 +1,5 @@
-//! A node goes down, a disk is full, a copy ends early: of a file that was cut anywhere its beginning is read, and the report says
-//! that it was cut wherever it cannot be a whole file.
+//! A node goes down, a disk is full, a copy ends early: a file truncated anywhere is read up to the cut, and the report says that
+//! it is truncated unless it could be a complete file.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use coroner_profile::import::perf_script::samples;
-use coroner_profile::import::{self, ImportError, Report, Take};
+use coroner_profile::import::{self, ImportError, ImportReport, Take};
 use coroner_profile::model::Dictionary;
 use coroner_profile::symbols::Symbols;
 use flate2::{Compression, write::GzEncoder};
@@ -24,9 +24,9 @@ struct Row {
     stack: Vec<String>,
 }
 
-type Reader<'a> = &'a dyn Fn(&[u8], &mut Take<'_>) -> Result<(Dictionary, Report), ImportError>;
+type Reader<'a> = &'a dyn Fn(&[u8], &mut Take<'_>) -> Result<(Dictionary, ImportReport), ImportError>;
 
-fn rows(reader: Reader<'_>, bytes: &[u8]) -> Option<(Vec<Row>, Report)> {
+fn rows(reader: Reader<'_>, bytes: &[u8]) -> Option<(Vec<Row>, ImportReport)> {
     let mut rows = Vec::new();
     let mut take = |names: &Dictionary, sample: coroner_profile::model::Sample| {
         let task = names.task(sample.task);
@@ -61,7 +61,7 @@ fn gz(bytes: &[u8]) -> Vec<u8> {
     to.finish().expect("memory")
 }
 
-/// The samples of each beginning are the first of the whole file's; only the last may itself be cut, as `last` allows.
+/// The samples of every prefix are the first of the whole file; only the last may itself be cut, as `last` allows.
 fn beginnings(
     what: &str,
     reader: Reader<'_>,
@@ -79,28 +79,28 @@ fn beginnings(
             let same = row == of || at + 1 == part.len() && last(row, of);
             assert!(same, "{what} cut to {length}: {row:?} was {of:?}");
         }
-        assert!(report.truncated || can_be_whole(length), "{what} cut to {length} is not known to be cut");
+        assert!(report.truncated || can_be_whole(length), "{what} cut to {length} is not reported as truncated");
         most = most.max(part.len());
     }
-    assert!(most + 1 >= whole.len(), "{what}: of {} samples at most {most} are read", whole.len());
+    assert!(most + 1 >= whole.len(), "{what}: {} samples, but at most {most} are read", whole.len());
 }
 
-fn text(bytes: &[u8], take: &mut Take<'_>) -> Result<(Dictionary, Report), ImportError> {
+fn text(bytes: &[u8], take: &mut Take<'_>) -> Result<(Dictionary, ImportReport), ImportError> {
     samples::read(bytes, take)
 }
 
-fn folded(bytes: &[u8], take: &mut Take<'_>) -> Result<(Dictionary, Report), ImportError> {
+fn folded(bytes: &[u8], take: &mut Take<'_>) -> Result<(Dictionary, ImportReport), ImportError> {
     import::folded::read(bytes, take)
 }
 
-/// The frames near the leaf are there; the last line may be half a frame.
+/// The frames near the leaf are complete; the last line may be half a frame.
 fn fewer_frames(row: &Row, of: &Row) -> bool {
     let known = row.stack.len().saturating_sub(1);
     Row { stack: Vec::new(), ..row.clone() } == Row { stack: Vec::new(), ..of.clone() }
         && of.stack.get(..known) == Some(&row.stack[..known])
 }
 
-/// A weight without its last digits is a weight.
+/// A weight without its last digits is still a weight.
 fn shorter_weight(row: &Row, of: &Row) -> bool {
     Row { period: of.period, ..row.clone() } == *of && of.period >= row.period
 }
@@ -109,13 +109,13 @@ fn shorter_weight(row: &Row, of: &Row) -> bool {
 fn text_of_perf_script() {
     for name in ["perf_script/default", "perf_script/header_ns", "perf_script/sched_switch", "perf_script/every_form"] {
         let mut bytes = corpus(name);
-        // The last sample of an excerpt may be half of one.
+        // The last sample of an excerpt may be incomplete.
         bytes.truncate(memchr::memmem::rfind(&bytes, b"\n\n").expect("a sample") + 2);
         let ends_well = |length: usize| {
             let part = &bytes[..length];
             let last_line =
                 part.strip_suffix(b"\n").map(|part| part.rsplit(|byte| *byte == b'\n').next().unwrap_or(b""));
-            // After a sample, or before all of them. The first header could be all there is, and so could one with its only frame.
+            // After a sample, or before the first. The first header could be all there is, as could one with its only frame.
             let first = rows(&text, part)
                 .is_some_and(|(rows, _)| rows.len() <= 1 && rows.iter().all(|row| row.stack.is_empty()));
             let only_frame = last_line.is_some_and(|line| !line.starts_with(b"\t") && line.ends_with(b")"));
@@ -142,14 +142,14 @@ fn folded_stacks() {
     beginnings("folded, packed", &folded, &packed, |_, _| false, &|length| length == 0);
 }
 
-/// Samples are passed on in order of time, which is not that of the file: what is read of a part is among what is read of the whole.
-/// Names are not compared: what gives them may stand behind the sample, in the records of another core or at the end of the file.
+/// Samples come in time order, not file order: those of a part are a subset of those of the whole. Names are not compared: their
+/// records may come after the sample, from another core or at the end of the file.
 #[test]
 fn perf_data() {
     for name in ["plain.data", "zstd.data", "pipe.data", "cgroups.data"] {
         let bytes = corpus(&format!("perf_data/{name}"));
         let reader = |bytes: &[u8], take: &mut Take<'_>| import::perf_data::read(bytes, &mut Symbols::none(), take);
-        let nameless = |(mut rows, report): (Vec<Row>, Report)| {
+        let nameless = |(mut rows, report): (Vec<Row>, ImportReport)| {
             for row in &mut rows {
                 row.event.clear();
                 row.task.1.clear();
@@ -170,12 +170,12 @@ fn perf_data() {
             for (row, n) in of_part {
                 assert!(count.get(row).is_some_and(|of| n <= *of), "{name} cut to {length}: {row:?}");
             }
-            assert!(part.len() >= before, "{name} cut to {length}: {} samples, {before} of less", part.len());
+            assert!(part.len() >= before, "{name} cut to {length}: {} samples, {before} from less", part.len());
             before = part.len();
-            // Only records, one after the other: after each the file could end.
+            // Only records: the file could end after each.
             let can_be_whole = name == "pipe.data";
-            assert!(report.truncated || can_be_whole, "{name} cut to {length} is not known to be cut");
+            assert!(report.truncated || can_be_whole, "{name} cut to {length} is not reported as truncated");
         }
-        assert!(before + 1 >= whole.len(), "{name}: of {} samples at most {before} are read", whole.len());
+        assert!(before + 1 >= whole.len(), "{name}: {} samples, but at most {before} are read", whole.len());
     }
 }

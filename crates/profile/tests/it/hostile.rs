@@ -1,4 +1,4 @@
-//! Files made to hurt: each must be read in time that follows its size and in memory that does too.
+//! Hostile files: time and memory for each must be linear in its size.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -8,7 +8,7 @@ use crate::targets::perf_file::{KERNEL, Records, USER, attr, words};
 use crate::targets::{MB, peak};
 use coroner_profile::export::pprof;
 use coroner_profile::import::perf_script::{fold, samples};
-use coroner_profile::import::{self, Format, OddityKind, Report};
+use coroner_profile::import::{self, Format, ImportReport, OddityKind};
 use coroner_profile::model::{Dictionary, Sample};
 use coroner_profile::symbols::{Kallsyms, PerfMap, Symbols};
 use coroner_profile::views::StackSums;
@@ -16,7 +16,7 @@ use coroner_profile::views::cores::CoreCounter;
 use coroner_profile::views::monopolies::{self, Finder};
 use flate2::{Compression, write::GzEncoder};
 
-/// Time on a core, not on the wall: others run meanwhile.
+/// CPU time, not wall time: other tests run in parallel.
 fn core_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let on_core = text.split(' ').next().and_then(|word| word.parse().ok());
@@ -33,8 +33,8 @@ fn time(work: impl FnOnce()) -> Duration {
     core_time().saturating_sub(before)
 }
 
-/// Twice the input takes about twice as long, and no more memory than `times` the input. A turn may be disturbed, so the least of
-/// some counts.
+/// Twice the input takes about twice as long, and at most `times` the input in memory. A run may be disturbed, so the fastest of
+/// several counts.
 fn holds(what: &str, size: usize, times: usize, make: impl Fn(usize) -> Vec<u8>, work: impl Fn(&[u8])) {
     const TURNS: usize = 5;
     let (small, large) = (make(size / 2), make(size));
@@ -44,7 +44,7 @@ fn holds(what: &str, size: usize, times: usize, make: impl Fn(usize) -> Vec<u8>,
     for _ in 0..TURNS {
         one = one.min(time(|| work(&small)));
         two = two.min(time(|| work(&large)));
-        // Below some milliseconds the clock says little. What grows with the square would take four times as long.
+        // Below a few milliseconds the clock is too coarse. Quadratic growth would take four times as long.
         if two <= one * 3 + Duration::from_millis(30) {
             println!("{what}: {} bytes in {two:?} ({one:?} for half), {memory} bytes of memory", large.len());
             return;
@@ -64,13 +64,13 @@ fn text(what: &str, times: usize, line: impl Fn(usize) -> Vec<u8>) {
         all
     };
     holds(what, 2 * MB, times, make, |bytes| {
-        fold::read(bytes, &fold::Options::default()).expect("memory can be read");
+        fold::read(bytes, &fold::FoldOptions::default()).expect("memory can be read");
         samples::read(bytes, &mut |_, _| ControlFlow::Continue(())).expect("memory can be read");
         import::folded::read(bytes, &mut |_, _| ControlFlow::Continue(())).expect("memory can be read");
     });
 }
 
-fn read_perf_data(bytes: &[u8]) -> Report {
+fn read_perf_data(bytes: &[u8]) -> ImportReport {
     import::perf_data::read(bytes, &mut Symbols::none(), &mut |_, _| ControlFlow::Continue(())).expect("a header").1
 }
 
@@ -110,7 +110,7 @@ fn lines_of_every_size() {
 }
 
 #[test]
-fn names_that_are_all_different() {
+fn all_names_differ() {
     text("tasks", 300, |at| format!("task{at} {at} [000] 1.000000: 1 e: \n").into_bytes());
     text("events", 300, |at| format!("t 1 [000] 1.000000: 1 event{at}: \n").into_bytes());
     text("frames", 300, |at| format!("\t{at:16x} symbol{at}+0x1 (/bin/x)\n").into_bytes());
@@ -123,9 +123,9 @@ fn names_that_are_all_different() {
     });
 }
 
-/// Whoever knows the constants of a hash could make all keys fall on one place.
+/// With known hash constants one could make all keys collide.
 #[test]
-fn keys_that_fall_on_one_place() {
+fn colliding_keys() {
     for constant in [0x9e37_79b9_7f4a_7c15u64, 0xbf58_476d_1ce4_e5b9] {
         let middle = constant.to_le_bytes();
         let number = |at: usize| format!("{at:08x}").into_bytes();
@@ -149,7 +149,7 @@ fn times_that_go_backwards() {
         holds(what, 8 * MB, 100, make, |bytes| {
             let mut file = tempfile::NamedTempFile::new().expect("a file");
             file.write_all(bytes).expect("a file");
-            import::profile(file.path(), &import::Options::default(), &mut Symbols::none()).expect("text");
+            import::profile(file.path(), &import::ImportOptions::default(), &mut Symbols::none()).expect("text");
         });
     }
 }
@@ -195,9 +195,9 @@ fn records_that_make_work_for_each_other() {
     records("tiny records", 8 * MB, 100, |all, size| (0..size / 8).for_each(|_| all.add(11, 0, &[])));
 }
 
-/// Many descriptions that all say: my ids are the whole file.
+/// Many descriptions that all claim the whole file as their ids.
 #[test]
-fn ids_that_lie_on_each_other() {
+fn overlapping_ids() {
     let make = |size: usize| {
         let one = [attr(), words(&[0, size as u64])].concat();
         Records::default().file_with(&one.repeat(size / one.len()))
@@ -205,7 +205,7 @@ fn ids_that_lie_on_each_other() {
     holds("ids", MB, 100, make, |bytes| drop(read_perf_data(bytes)));
 }
 
-/// A path of 60 kB and a stack of it 8000 times would be half a gigabyte of folded text from 130 kB.
+/// A 60 kB path 8000 times in one stack: 130 kB would fold to half a gigabyte of text.
 #[test]
 fn long_names_in_deep_stacks() {
     let mut all = Records::default();
@@ -248,7 +248,7 @@ fn many_events_in_many_stacks() {
     });
 }
 
-/// Packed records that hold packed records that hold …
+/// Compressed records that contain compressed records that contain …
 #[test]
 fn packed_records_do_not_nest() {
     let mut inner = Records::default();
@@ -262,9 +262,9 @@ fn packed_records_do_not_nest() {
     assert_eq!((report.samples, report.count(OddityKind::BadRecord)), (0, 1), "{report:?}");
 }
 
-/// 64 KiB of zstd that unpack to gigabytes, of nothing and of the smallest records there are.
+/// 64 KiB of zstd that unpack to gigabytes: of zeros, and of minimal records.
 #[test]
-fn packed_records_unpack_to_so_much_at_most() {
+fn unpacking_is_limited() {
     let mut tiny = Records::default();
     tiny.add(11, 0, &[]);
     for (what, piece) in [("zeros", vec![0; 8]), ("records", tiny.0)] {
@@ -276,7 +276,7 @@ fn packed_records_unpack_to_so_much_at_most() {
         packed.chunks(65_000).for_each(|part| all.add(81, 0, part));
         all.sample(1, 0, 1, &[USER, 1]);
         let bytes = all.file();
-        let mut report = Report::default();
+        let mut report = ImportReport::default();
         let (time, memory) = peak(|| time(|| report = read_perf_data(&bytes)));
         println!("{what}: {} bytes that stand for 1 GiB in {time:?}, {memory} bytes of memory", bytes.len());
         assert!(memory < 32 * MB && time < Duration::from_secs(20), "{what}: {memory} bytes, {time:?}");
@@ -285,7 +285,7 @@ fn packed_records_unpack_to_so_much_at_most() {
     }
 }
 
-/// A gigabyte of zeros in a megabyte: the text is streamed; a perf.data, which needs a place on disk, is not unpacked to the end.
+/// A gigabyte of zeros in a megabyte: text is streamed; perf.data, which goes to disk, is not unpacked to the end.
 #[test]
 fn a_gigabyte_of_zeros_in_a_megabyte() {
     let zeros = || std::iter::repeat_n(vec![0; MB], 1024);
@@ -297,9 +297,9 @@ fn a_gigabyte_of_zeros_in_a_megabyte() {
         let what = format.name();
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         file.write_all(bytes).expect("a file");
-        let mut report = Report::default();
+        let mut report = ImportReport::default();
         let read = || {
-            let options = import::Options { format: Some(format), ..import::Options::default() };
+            let options = import::ImportOptions { format: Some(format), ..import::ImportOptions::default() };
             import::file(file.path(), &options, &mut Symbols::none(), &mut |_, _| ControlFlow::Continue(()))
         };
         let (time, memory) = peak(|| time(|| report = read().expect("a file").report));
@@ -318,7 +318,7 @@ fn many_threads_at_once() {
     };
     holds("threads", 4 * MB, 200, make, |bytes| {
         let mut counter = CoreCounter::new(u64::MAX);
-        let mut finder = Finder::new(monopolies::Options::default());
+        let mut finder = Finder::new(monopolies::MonopolyOptions::default());
         let mut take = |names: &Dictionary, sample: Sample| {
             counter.add(names, &sample);
             finder.add(names, &sample);

@@ -1,4 +1,4 @@
-//! Files of every kind through the readers, the views and the writers. Against the real perf: `tests/perf.rs`.
+//! All kinds of files through readers, views and writers. `tests/perf.rs` compares with the real perf.
 
 #[path = "../targets/mod.rs"]
 mod targets;

@@ -1,4 +1,4 @@
-//! Readers, each with everything its report promises.
+//! Readers, checked against everything their reports promise.
 
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use coroner_profile::export;
 use coroner_profile::import::gz::{Unpacked, is_gz};
 use coroner_profile::import::perf_script::{fold, samples};
-use coroner_profile::import::{self, ImportError, Report, Take};
+use coroner_profile::import::{self, ImportError, ImportReport, Take};
 use coroner_profile::model::{Dictionary, EventId, Sample, StackId};
 use coroner_profile::symbols::{Kallsyms, PerfMap, Symbols};
 use coroner_profile::views::StackSums;
@@ -19,10 +19,10 @@ pub struct Seen {
     pub sums: StackSums,
 }
 
-type Read_<'a> = &'a dyn Fn(&mut Take<'_>) -> Result<(Dictionary, Report), ImportError>;
+type Read_<'a> = &'a dyn Fn(&mut Take<'_>) -> Result<(Dictionary, ImportReport), ImportError>;
 
 /// Reads everything, and checks what holds for every reader.
-pub fn read(reader: Read_<'_>) -> Option<(Dictionary, Report, Seen)> {
+pub fn read(reader: Read_<'_>) -> Option<(Dictionary, ImportReport, Seen)> {
     let mut seen = Seen::default();
     let (names, report) = reader(&mut |names, sample| {
         resolves(names, &sample);
@@ -33,7 +33,7 @@ pub fn read(reader: Read_<'_>) -> Option<(Dictionary, Report, Seen)> {
     })
     .ok()?;
     check(&names, &report, &seen);
-    // Who wants no more gets no more.
+    // A sink that stops gets no more samples.
     let half = seen.samples / 2;
     let mut passed = 0;
     let (_, stopped) = reader(&mut |_, _| {
@@ -42,23 +42,23 @@ pub fn read(reader: Read_<'_>) -> Option<(Dictionary, Report, Seen)> {
     })
     .ok()?;
     if seen.samples > 0 {
-        assert_eq!(passed, half + 1, "samples passed on to one who takes {}", half + 1);
+        assert_eq!(passed, half + 1, "samples passed to a sink that takes {}", half + 1);
         assert!(stopped.samples >= passed, "{} counted, {passed} passed on", stopped.samples);
     }
     Some((names, report, seen))
 }
 
-/// Every number in a sample stands for something.
+/// Every id in a sample is valid.
 fn resolves(names: &Dictionary, sample: &Sample) {
     let task = names.task(sample.task);
     let _ = (names.strings.get(task.comm), task.cgroup.map(|cgroup| names.strings.get(cgroup)));
     let event: EventId = sample.event;
-    assert!(usize::from(event.0) < names.events.len(), "a sample of no event");
+    assert!(usize::from(event.0) < names.events.len(), "a sample without an event");
     let mut below = sample.stack;
-    // Not every frame of every stack of a deep file: the first ones and the whole chain of numbers.
+    // Not every frame of every deep stack: the first ones, and the whole chain of ids.
     for at in 0.. {
         let Some((parent, frame)) = names.stacks.split(below) else { break };
-        assert!(parent < below, "a stack stands before its parent");
+        assert!(parent < below, "a stack comes before its parent");
         if at < 64 {
             let frame = names.frames.get(frame);
             let _ = (frame.symbol(&names.strings), frame.module(&names.strings));
@@ -68,8 +68,8 @@ fn resolves(names: &Dictionary, sample: &Sample) {
     assert_eq!(below, StackId::EMPTY);
 }
 
-fn check(names: &Dictionary, report: &Report, seen: &Seen) {
-    assert_eq!(report.samples, seen.samples, "samples reported and passed on");
+fn check(names: &Dictionary, report: &ImportReport, seen: &Seen) {
+    assert_eq!(report.samples, seen.samples, "samples reported vs. passed on");
     let events: u64 = names.events.iter().map(|event| event.samples).sum();
     assert_eq!(events, seen.samples, "samples by event");
     for oddity in &report.oddities {
@@ -86,22 +86,22 @@ fn folded_text(names: &Dictionary, sums: &StackSums) -> Vec<u8> {
     text
 }
 
-/// Both ways through the text of `perf script` come to the same.
+/// Both ways to read `perf script` text give the same.
 pub fn perf_script(bytes: &[u8]) {
     let (names, report, seen) = read(&|take| samples::read(bytes, take)).expect("memory can be read");
-    let (folded, fold_report) = fold::read(bytes, &fold::Options::default()).expect("memory can be read");
+    let (folded, fold_report) = fold::read(bytes, &fold::FoldOptions::default()).expect("memory can be read");
     assert_eq!(fold_report, report);
     let weight = folded.iter().fold(0u64, |sum, (_, _, weight)| sum.saturating_add(weight));
-    assert_eq!(weight, seen.weight, "weight of both ways");
+    assert_eq!(weight, seen.weight, "total weight");
     let mut text = Vec::new();
     folded.write(&mut text).expect("memory");
     let (ours, theirs) = (String::from_utf8_lossy(&text).into_owned(), folded_text(&names, &seen.sums));
-    assert_eq!(ours, String::from_utf8_lossy(&theirs), "folded stacks of both ways");
+    assert_eq!(ours, String::from_utf8_lossy(&theirs), "folded stacks");
     lines_are_accounted_for(bytes, &report);
 }
 
-/// A line is a comment, empty, a part of a sample, or counted as odd. Without any sample only the first and the last remain.
-fn lines_are_accounted_for(bytes: &[u8], report: &Report) {
+/// A line is a comment, empty, part of a sample, or counted as odd. Without samples only the first two and the last remain.
+fn lines_are_accounted_for(bytes: &[u8], report: &ImportReport) {
     if is_gz(bytes) {
         return;
     }
@@ -109,7 +109,7 @@ fn lines_are_accounted_for(bytes: &[u8], report: &Report) {
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && line[0] != b'#').count() as u64;
     if report.samples == 0 && !report.truncated {
         let odd: u64 = report.oddities.iter().map(|oddity| oddity.count).sum();
-        assert_eq!(odd, lines, "lines nobody took and lines reported");
+        assert_eq!(odd, lines, "unused lines vs. lines reported");
     }
 }
 
@@ -118,7 +118,7 @@ pub fn perf_data(bytes: &[u8]) {
     read(&reader);
 }
 
-/// What was read can be written and read again, and comes to the same.
+/// What was read can be written and read again with the same result.
 pub fn folded(bytes: &[u8]) {
     let (names, report, seen) = read(&|take| import::folded::read(bytes, take)).expect("memory can be read");
     if !is_gz(bytes) {
@@ -135,9 +135,9 @@ pub fn folded(bytes: &[u8]) {
     }
 }
 
-/// Compressed or not, whole or cut: a stream that ends, and the same with any size of reads.
+/// Compressed or not, complete or cut: the stream ends, and is the same with any read size.
 pub fn gz(bytes: &[u8]) {
-    // The text may be a thousand times as long; only its beginning is kept.
+    // The text may be a thousand times as long; only its start is kept.
     const KEPT: u64 = 64 << 10;
     let mut whole = Vec::new();
     let mut from = Unpacked::new(bytes).expect("memory can be read");
@@ -155,7 +155,7 @@ pub fn gz(bytes: &[u8]) {
     let both = slow.len().min(whole.len());
     assert_eq!(slow[..both], whole[..both]);
     if rest == 0 && (slow.len() as u64) < KEPT {
-        // Where it is damaged, how much comes out before depends on how it is asked for.
+        // If it is damaged, how much comes out first depends on the read size.
         assert_eq!(again.cut(), from.cut());
         assert!(from.cut() || slow.len() == whole.len());
     }
@@ -167,19 +167,19 @@ pub fn gz(bytes: &[u8]) {
     folded(bytes);
 }
 
-/// A chunk of stacks and a chunk of samples; the first byte says where one ends and the other begins.
+/// A chunk of stacks and a chunk of samples; the first byte says where to split.
 pub fn recording(bytes: &[u8]) {
     let Some((share, rest)) = bytes.split_first() else { return };
     let (stacks, samples) = rest.split_at(rest.len() * usize::from(*share) / 256);
     read(&|take| Ok(coroner_profile::recording::read_unpacked(stacks, samples, take)));
 }
 
-/// As the commands do: find out what it is, then read it.
+/// As the commands do: detect the format, then read.
 pub fn file(bytes: &[u8]) {
     let mut named = tempfile::NamedTempFile::new().expect("a file");
     named.write_all(bytes).expect("a file");
     let reader = |take: &mut Take<'_>| {
-        let imported = import::file(named.path(), &import::Options::default(), &mut Symbols::none(), take)?;
+        let imported = import::file(named.path(), &import::ImportOptions::default(), &mut Symbols::none(), take)?;
         Ok((imported.names, imported.report))
     };
     read(&reader);
@@ -204,7 +204,7 @@ pub fn kallsyms(bytes: &[u8]) {
     kernel.address_of("_text");
 }
 
-/// Addresses a text names, and their neighbours.
+/// The addresses in a text, and their neighbours.
 fn addresses(bytes: &[u8]) -> impl Iterator<Item = u64> {
     let words = bytes.split(|byte| *byte == b'\n').filter_map(|line| {
         let word = line.split(|byte| *byte == b' ').next()?;

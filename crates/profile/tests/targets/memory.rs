@@ -1,10 +1,10 @@
-//! How much memory a piece of work takes: an allocator that counts, thread by thread, so that tests side by side do not mix.
-//! Memory that C code takes (zstd) is not seen.
+//! Measures memory use: an allocator that counts per thread, so that parallel tests do not mix. Memory allocated by C code (zstd)
+//! is not counted.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Nothing may ever take more: better an abort that names the place than a machine without memory.
+/// Hard limit: an abort with a backtrace is better than a machine without memory.
 const HARD_LIMIT: isize = 2 << 30;
 
 thread_local! {
@@ -28,7 +28,7 @@ fn count(change: isize) -> bool {
     true
 }
 
-// SAFETY: everything is passed on to the system's allocator as it came; a null pointer says that there is no memory.
+// SAFETY: all calls are passed unchanged to the system allocator; a null pointer means out of memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
@@ -55,7 +55,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The most memory that `work` held at any moment, beyond what was there before.
+/// The peak memory of `work`, beyond what was allocated before.
 pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);

@@ -1,7 +1,6 @@
-//! What must hold for any bytes. The fuzz targets (`fuzz/`) and the corpus test run these same functions; each panics if
-//! something does not hold.
+//! What must hold for any bytes. The fuzz targets (`fuzz/`) and the corpus test run these functions; each panics on a violation.
 
-#![allow(dead_code)] // Each of those who include it uses a part.
+#![allow(dead_code)] // Each includer uses a part.
 
 mod importers;
 mod memory;
@@ -15,7 +14,7 @@ pub struct Target {
     /// Also the name of its directory in `fuzz/corpus`.
     pub name: &'static str,
     pub run: fn(&[u8]),
-    /// The most memory it may take: so many times the input, plus so much.
+    /// Memory limit: `times` the input plus `plus`.
     pub times: usize,
     pub plus: usize,
 }
@@ -35,7 +34,7 @@ pub const ALL: &[Target] = &[
 ];
 
 impl Target {
-    /// Runs it, and checks what memory it took.
+    /// Runs it and checks its memory use.
     pub fn check(&self, bytes: &[u8]) {
         let ((), peak) = peak(|| (self.run)(bytes));
         let most = self.times * bytes.len() + self.plus;

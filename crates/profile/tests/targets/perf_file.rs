@@ -1,4 +1,4 @@
-//! perf.data by hand.
+//! Hand-made perf.data files.
 
 /// One event with IP, TID, TIME, CALLCHAIN, CPU and PERIOD; every other record ends with its task, time and core.
 const SAMPLE_TYPE: u64 = 1 | 2 | 4 | 1 << 5 | 1 << 7 | 1 << 8;
@@ -33,7 +33,7 @@ impl Records {
         self.0.extend(body);
     }
 
-    /// A record with a text and what every record ends with.
+    /// A record with a text and the common trailer.
     fn with_text(&mut self, kind: u32, misc: u16, body: &[u8], text: &str) {
         let mut all = body.to_vec();
         all.extend(text.bytes());
@@ -70,7 +70,7 @@ impl Records {
         self.add(9, 2, &body);
     }
 
-    /// A file with these records and `attrs` (each with the place and size of its ids).
+    /// A file with these records and `attrs` (each with the offset and size of its ids).
     pub fn file_with(&self, attrs: &[u8]) -> Vec<u8> {
         let mut file = b"PERFILE2".to_vec();
         let (at, size) = (104 + attrs.len() as u64, self.0.len() as u64);

@@ -1,8 +1,8 @@
-//! Views and writers, with samples no recording has: any time, core and period, in any order.
+//! Views and writers, with arbitrary samples: any time, core and period, in any order.
 
 use coroner_profile::export::{folded, pprof, speedscope, svg};
 use coroner_profile::model::{
-    Clock, Dictionary, EventId, Frame, Place, Sample, Samples, StackId, Strings, Task, TaskId,
+    Clock, Dictionary, EventId, Frame, FramePlace, Sample, Samples, StackId, Strings, Task, TaskId,
 };
 use coroner_profile::views::monopolies::Finder;
 use coroner_profile::views::risers::BusyShares;
@@ -19,7 +19,7 @@ const ROWS: [usize; 5] = [0, 1, 7, 50, usize::MAX];
 const SYMBOLS: [&str; 8] =
     ["", "do_idle", "__do_softirq", "irqentry_exit", "a->b", "f(int)", "<&\"'\u{1}\u{fffe}]]>", "x;y"];
 
-/// Each six bytes are a sample; the bytes before them say what is asked.
+/// Every six bytes are a sample; the bytes before them choose the options.
 pub fn views(bytes: &[u8]) {
     let Some((ask, rows)) = bytes.split_first_chunk::<6>() else { return };
     let (names, samples) = samples(rows);
@@ -46,7 +46,7 @@ pub fn views(bytes: &[u8]) {
         assert!(cell.busy_share().is_none_or(|share| (0.0..=1.0).contains(&share)), "{cell:?}");
     }
 
-    let options = monopolies::Options {
+    let options = monopolies::MonopolyOptions {
         threshold: TIMES[pick(2, TIMES.len())],
         pause_intervals: WEIGHTS[pick(3, WEIGHTS.len())],
         pause: WEIGHTS[pick(2, WEIGHTS.len())],
@@ -79,14 +79,14 @@ pub fn views(bytes: &[u8]) {
     }
     written(&names, &kept);
     written(&names, &others);
-    let options = flame::Options { invert: ask[5] & 1 == 1 };
+    let options = flame::FlameOptions { invert: ask[5] & 1 == 1 };
     let [before, after] =
         [&kept, &others].map(|sums| flame::tree(&names, sums, EventId(u16::from(ask[5] & 2)), &options));
     let difference = diff::diff(&before, &after);
     for node in &difference.nodes {
         assert!((0.0..=1.0).contains(&node.before) && (0.0..=1.0).contains(&node.after), "{node:?}");
     }
-    let picture = svg::Options { width: u32::from(ask[5]), icicle: ask[5] & 4 != 0, ..svg::Options::default() };
+    let picture = svg::SvgOptions { width: u32::from(ask[5]), icicle: ask[5] & 4 != 0, ..svg::SvgOptions::default() };
     for tree in [&before, &after] {
         drawn(|to| svg::write(tree, &picture, to));
     }
@@ -105,7 +105,7 @@ fn samples(bytes: &[u8]) -> (Dictionary, Vec<Sample>) {
         .map(|at| {
             let symbol = names.strings.intern(SYMBOLS[at / 4]);
             let module = names.strings.intern(if at & 2 == 0 { "" } else { "/tmp/perf-1.map" });
-            let place = [Place::User, Place::Kernel, Place::Jit][at % 3];
+            let place = [FramePlace::User, FramePlace::Kernel, FramePlace::Jit][at % 3];
             names.frames.intern(Frame { symbol, module, place, inlined: at & 1 == 1 }).0
         })
         .collect();
@@ -159,7 +159,7 @@ fn filter(ask: &[u8; 6]) -> Filter {
     }
 }
 
-/// All writers of sums: their output is what it should be, and the weights are there.
+/// All exporters: the output is valid and has all weights.
 fn written(names: &Dictionary, sums: &StackSums) {
     let sorted = sums.sorted();
     let weight = sorted.iter().fold(0u64, |all, sum| all.saturating_add(sum.weight));
@@ -196,7 +196,7 @@ fn drawn(draw: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) {
     }
 }
 
-/// Columns give back what they were given, but for the numbers that stand for nothing.
+/// Columns give back what was put in, except for values that mean "none".
 fn kept_as_they_are(samples: &[Sample]) {
     let mut columns = Samples::default();
     samples.iter().for_each(|sample| columns.push(*sample));

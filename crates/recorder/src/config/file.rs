@@ -1,5 +1,5 @@
-//! The configuration as a file: TOML, every key optional, and nothing is guessed. A key that nobody knows and a value that
-//! cannot be right are errors that name the file and the line: a recorder that runs for months with a misspelt limit helps nobody.
+//! The configuration file: TOML, every key optional, nothing guessed. Unknown keys and invalid values are errors that name file
+//! and line: a recorder that runs for months with a misspelt limit helps nobody.
 
 use super::Config;
 use anyhow::{Context, anyhow, bail};
@@ -11,20 +11,20 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the service's configuration lies.
+/// The service's configuration file.
 pub const DEFAULT_FILE: &str = "/etc/coroner/coroner.toml";
 
-/// Each sample costs its core about 25 µs in a VM: at this rate 2.5 % of it, which nobody should pay for long.
+/// Each sample costs its core about 25 µs in a VM: at this rate 2.5 % of its time, which nobody should pay for long.
 const HIGHEST_RATE: u32 = 999;
-/// A segment needs room for its dictionaries and for the chunk that is being written.
+/// A segment needs room for its dictionaries and for the chunk being written.
 const SMALLEST: u64 = 8 << 20;
-/// Below this every compiler run is an incident.
+/// Below this, every compiler run would be an incident.
 const SHORTEST_SATURATION: Duration = Duration::from_secs(1);
-/// What it costs is bounded anyway; this is how often there can be something new to say.
+/// Not for the cost, which `max_cpu` bounds: more often than this there is nothing new to say.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// Far more than any configuration; /dev/zero has no end.
+/// Far more than any configuration needs; /dev/zero never ends.
 const MOST_BYTES: u64 = 1 << 20;
 
 fn read_bounded(path: &Path) -> std::io::Result<String> {
@@ -37,7 +37,7 @@ fn read_bounded(path: &Path) -> std::io::Result<String> {
 }
 
 impl Config {
-    /// Reads a file; without one, [`DEFAULT_FILE`] if it is there.
+    /// Reads the named file; without one, [`DEFAULT_FILE`] if it exists.
     pub fn read(file: Option<&Path>) -> anyhow::Result<Config> {
         let path = file.unwrap_or(Path::new(DEFAULT_FILE));
         let text = match read_bounded(path) {
@@ -45,12 +45,12 @@ impl Config {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && file.is_none() => {
                 return Ok(Config::default());
             }
-            Err(error) => return Err(error).with_context(|| format!("{}: cannot read it", path.display())),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
         Config::parse(&text, path)
     }
 
-    /// `path` is for what errors say.
+    /// `path` is for error messages only.
     pub fn parse(text: &str, path: &Path) -> anyhow::Result<Config> {
         let file: File = toml::from_str(text).map_err(|error| explain(text, path, &error))?;
         let mut config = Config::default();
@@ -59,7 +59,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What a file or the arguments may not ask for.
+    /// Rejects values out of range, whether from the file or from arguments.
     pub fn check(&self) -> anyhow::Result<()> {
         check_size("max_size", self.max_size)?;
         check_size("incidents.max_size", self.incidents.max_size)?;
@@ -116,7 +116,7 @@ fn check_size(key: &str, size: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// /metrics has no password, and it names units, cgroups and devices: it stays on the node.
+/// /metrics has no authentication and names units, cgroups and devices: it must stay on the node.
 fn check_listen(listen: SocketAddr) -> anyhow::Result<()> {
     if listen.ip().is_loopback() {
         return Ok(());
@@ -129,7 +129,7 @@ fn check_listen(listen: SocketAddr) -> anyhow::Result<()> {
     )
 }
 
-/// Where /metrics is served: a loopback address, or `off`.
+/// The address of /metrics: a loopback address, or `off`.
 pub fn parse_listen(text: &str) -> Result<Option<SocketAddr>, String> {
     if text == "off" {
         return Ok(None);
@@ -169,7 +169,7 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     Duration::try_from(parsed).map_err(|_| expected())
 }
 
-/// toml's own words, with the file and the line in the form that editors understand.
+/// toml's own message, prefixed with `file:line:` as editors understand it.
 fn explain(text: &str, path: &Path, error: &toml::de::Error) -> anyhow::Error {
     let message = error.message().trim();
     let Some(span) = error.span() else { return anyhow!("{}: {message}", path.display()) };
@@ -307,7 +307,7 @@ impl<'de> Deserialize<'de> for Span {
         impl Visitor<'_> for Text {
             type Value = Span;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a time with its unit, such as \"120s\" or \"10m\"")
+                f.write_str("a duration such as \"120s\" or \"10m\"")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
                 parse_time(text).map(Span).map_err(E::custom)

@@ -11,9 +11,9 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
-fn the_file_we_ship_says_the_defaults() {
-    assert_eq!(parse(DEPLOYED).unwrap(), Config::default(), "as it is shipped");
-    // In it prose begins with "# ", a key that is commented out with "#" alone.
+fn the_shipped_file_lists_every_key_with_its_default() {
+    assert_eq!(parse(DEPLOYED).unwrap(), Config::default(), "as shipped");
+    // Prose begins with "# ", a commented-out key with "#" alone.
     let is_key = |line: &str| line.starts_with(|c: char| c.is_ascii_lowercase()) && line.contains(" = ");
     let uncommented: Vec<&str> = DEPLOYED
         .lines()
@@ -24,9 +24,8 @@ fn the_file_we_ship_says_the_defaults() {
         .collect();
     assert_eq!(parse(&uncommented.join("\n")).unwrap(), Config::default(), "with every key uncommented");
 
-    // Every key is there: one that is set to nonsense is refused by its type, not as unknown.
     let keys = uncommented.iter().filter(|line| is_key(line)).count();
-    assert_eq!(keys, 3 + 9 + 7 + 2 + 1, "a key is missing in deploy/coroner.toml, or here");
+    assert_eq!(keys, 3 + 9 + 7 + 2 + 1, "a key is missing in deploy/coroner.toml or in this count");
 }
 
 #[test]
@@ -67,8 +66,8 @@ fn errors_name_the_file_the_line_and_what_is_expected() {
 
 #[test]
 fn metrics_stay_on_the_node() {
-    for beyond in ["0.0.0.0:9478", "[::]:9478", "10.1.2.3:9478"] {
-        let refused = refusal(&format!("[metrics]\nlisten = \"{beyond}\"\n"));
+    for public in ["0.0.0.0:9478", "[::]:9478", "10.1.2.3:9478"] {
+        let refused = refusal(&format!("[metrics]\nlisten = \"{public}\"\n"));
         assert!(refused.starts_with("coroner.toml:2: ") && refused.contains("ssh -L 9478"), "{refused}");
     }
     assert!(parse("[metrics]\nlisten = \"[::1]:9999\"\n").is_ok());
@@ -90,5 +89,5 @@ fn sizes_are_what_people_write() {
 #[test]
 fn a_missing_file_is_an_error_only_if_it_was_named() {
     let missing = Config::read(Some(Path::new("/nonexistent/coroner.toml"))).unwrap_err();
-    assert!(format!("{missing:#}").starts_with("/nonexistent/coroner.toml: cannot read it"), "{missing:#}");
+    assert!(format!("{missing:#}").starts_with("cannot read /nonexistent/coroner.toml: "), "{missing:#}");
 }

@@ -1,5 +1,5 @@
-//! Freezes an incident: copies its window out of the segments into a file of its own. Runs in a process of its own
-//! (`coroner freeze-incident`), which the recorder starts, watches and ends.
+//! Freezes an incident: copies its window from the segments into its own file. Runs in a child process
+//! (`coroner freeze-incident`), which the recorder starts, watches and, if it hangs, kills.
 
 mod risers;
 
@@ -19,7 +19,7 @@ use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Writes `N.coroner`: what there is of the window now, or (`whole`) all of it, with findings and risers.
+/// Writes `N.coroner`: what there is of the window so far or, if `whole`, all of it with findings and risers.
 pub fn freeze(directory: &Path, number: u64, whole: bool) -> anyhow::Result<()> {
     let incident = files::read(directory, number)?;
     files::remove_part(directory, number);
@@ -29,7 +29,7 @@ pub fn freeze(directory: &Path, number: u64, whole: bool) -> anyhow::Result<()> 
     }
     written?;
     let (part, place) = (files::part(directory, number), files::recording(directory, number));
-    std::fs::rename(&part, &place).with_context(|| format!("{}: cannot rename to it", place.display()))
+    std::fs::rename(&part, &place).with_context(|| format!("cannot rename a file to {}", place.display()))
 }
 
 fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Result<()> {
@@ -39,12 +39,13 @@ fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Res
     let from = incident.from_real_ns.max(first_recorded(directory)?);
     let span = Span::Between { from_real_ns: from, to_real_ns: until };
     let mut evidence = read_span(directory, &span)?.evidence;
-    let clocks = *evidence.clocks.last().context("nothing was recorded in the window (no clock readings)")?;
+    let clocks =
+        *evidence.clocks.last().context("nothing was recorded in the incident's window (no clock readings)")?;
     only_lines_of(&mut evidence, clocks, incident);
     let mut file = Writer::create(&files::part(directory, incident.number))?;
     file.append(&evidence)?;
     let work = copy_samples(directory, from..until, clocks, &evidence, &mut file)?;
-    // For the diagnosis. The file has the stacks, which are smaller than what they tell.
+    // For the diagnosis only. The file has the stacks, which are smaller than the rows derived from them.
     if evidence.kernel_work.is_empty() {
         evidence.kernel_work = work;
     }
@@ -58,25 +59,24 @@ fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Res
     Ok(())
 }
 
-/// A recording tells of the day before it what the kernel still remembers. An incident is of its minutes: what was reset an hour before
-/// is none of it.
+/// A recording begins with the kernel log of the day before. An incident holds only its minutes: a reset an hour earlier is not
+/// part of it.
 fn only_lines_of(evidence: &mut Evidence, clocks: Clocks, incident: &Incident) {
     if let Some(from) = clocks.time_of_real_ns(incident.from_real_ns) {
         evidence.log.retain(|line| line.at + Duration::from_nanos(line.uncertainty_ns) >= from);
     }
 }
 
-/// When the oldest segment begins: that nothing was recorded before the recorder ran needs no word, and is no damage.
+/// When the oldest segment begins: that nothing was recorded before is neither worth a note nor damage.
 fn first_recorded(directory: &Path) -> anyhow::Result<u64> {
-    let (segments, _) =
-        segments::list(directory).with_context(|| format!("{}: cannot list it", directory.display()))?;
+    let (segments, _) = segments::list(directory).with_context(|| format!("cannot list {}", directory.display()))?;
     Ok(segments.first().map_or(0, |first| first.start_real_ns))
 }
 
-/// Longer than it takes a second of evidence to reach the segments.
+/// Longer than evidence takes to reach the segments.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// The samples of the window, on the clock that the evidence has, and what they tell of the kernel's work.
+/// Copies the window's samples, with times on the evidence's clock; returns the kernel work they show.
 fn copy_samples(
     directory: &Path,
     range: Range<u64>,
@@ -88,7 +88,7 @@ fn copy_samples(
     let mut work = WorkSums::default();
     let mut failed = None;
     let read = coroner_profile::recording::read(directory, Some(range), &mut |names, mut sample| {
-        // In a directory, times are those of the wall clock.
+        // In a directory, times are wall-clock times.
         sample.time = sample.time.and_then(|wall| clocks.time_of_real_ns(wall)).map(|time| time.0);
         if let Some(at) = sample.time {
             work.add(names, &sample, Time(at));
@@ -106,7 +106,7 @@ fn copy_samples(
     }
     let (names, report) = match read {
         Ok(read) => read,
-        // A recorder without samples has none to freeze.
+        // The recorder takes no samples.
         Err(ImportError::NoSamples { .. } | ImportError::NoSegments { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(error.into()),
     };
@@ -121,13 +121,13 @@ fn copy_samples(
     Ok(if work.is_nameless() { Vec::new() } else { work.finish(&names, &kernel_work::sampled(evidence)) })
 }
 
-/// Which incident the file is, for whoever finds it elsewhere.
+/// Says which incident the file is, in case it is copied elsewhere.
 fn incident_row(incident: &Incident, until_real_ns: u64) -> IncidentRow {
     let Incident { number, code, subject, core, text, triggered_real_ns, from_real_ns, .. } = incident.clone();
     IncidentRow { number, code, subject, core, text, triggered_real_ns, from_real_ns, until_real_ns }
 }
 
-/// A finding for readers with only sqlite3 at hand.
+/// A finding, for readers who only have sqlite3.
 pub fn finding_row(finding: &Finding) -> FindingRow {
     FindingRow {
         code: finding.code.as_str().to_owned(),

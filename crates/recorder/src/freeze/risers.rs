@@ -1,4 +1,4 @@
-//! Who rose: commands and kernel functions on the suspected core, in the seconds of the incident against the hour before.
+//! Risers: commands and kernel functions on the suspected core whose share rose from the hour before to the incident.
 
 use coroner_evidence::recording::RiserRow;
 use coroner_profile::import::ImportError;
@@ -10,30 +10,30 @@ use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The seconds of the incident: what leads to a trigger goes on for some seconds before it (a NIC's watchdog waits for five), and
-/// the escalated samples come after it.
+/// The seconds of the incident: its cause is at work some seconds before the trigger (a NIC's watchdog waits five), and the
+/// escalated samples come after it.
 const BEFORE: Duration = Duration::from_secs(6);
 const AFTER: Duration = Duration::from_secs(6);
-/// A full core triggers when it has been full for a second: what fills it is there.
+/// For a full core, which triggers after a second: what fills it is running then.
 const NEAR: Duration = Duration::from_secs(2);
 const BASELINE: Duration = Duration::from_secs(3600);
-/// How long the hour before is read: bounds the work on a large node. What was read by then is compared with.
+/// Time limit for reading the hour before: bounds the work on a large node. The comparison uses what was read by then.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MOST: usize = 20;
-/// Without any sample of any core for this long, nothing was recorded.
+/// If no core has a sample for this long, nothing was recorded.
 const GAP: Duration = Duration::from_secs(2);
 
 pub struct Risers {
-    /// The largest first.
+    /// Largest first.
     pub risers: Vec<Riser>,
-    /// Samples that were not idle, on the core or, without one, on all.
+    /// Samples that were not idle, on the suspected core or, without one, on all.
     #[cfg(test)]
     pub baseline_samples: u64,
     #[cfg(test)]
     pub burst_samples: u64,
 }
 
-/// Of the suspected core; of the whole node if none is suspected.
+/// On the suspected core; on all cores if none is suspected.
 pub fn find(directory: &Path, incident: &Incident) -> Result<Risers, ImportError> {
     let nanoseconds = |duration: Duration| duration.as_nanos() as u64;
     let trigger = incident.triggered_real_ns;
@@ -87,7 +87,7 @@ fn shares(directory: &Path, range: Range<u64>, core: Option<u32>) -> Result<(Dic
             shares.add(names, &sample);
         }
         count += 1;
-        // A look at the clock costs as much as a sample.
+        // Reading the clock costs as much as a sample.
         if count.is_multiple_of(4096) && Instant::now() >= until {
             return ControlFlow::Break(());
         }
@@ -95,7 +95,7 @@ fn shares(directory: &Path, range: Range<u64>, core: Option<u32>) -> Result<(Dic
     });
     match read {
         Ok((names, _)) => {
-            // An idle core may have no samples at all, and the share of little is large: of one core, shares are of its time.
+            // On one core, shares are of its time: an idle core may have hardly any samples, and a share of those would look large.
             if core.is_some() {
                 shares.out_of(recorded_ns);
             }

@@ -2,19 +2,19 @@ use super::*;
 use coroner_evidence::LogLine;
 use coroner_evidence::recording::{self, segments};
 use coroner_probes::Root;
-use coroner_probes::watch::{Options, Watch};
-use coroner_profile::import::Report;
-use coroner_profile::model::{Dictionary, Frame, Place, Sample, StackId, Strings, Task};
+use coroner_probes::watch::{Watch, WatchOptions};
+use coroner_profile::import::ImportReport;
+use coroner_profile::model::{Dictionary, Frame, FramePlace, Sample, StackId, Strings, Task};
 use coroner_profile::views::risers::What;
-use coroner_source::incident::{SCHEMA, State};
+use coroner_source::incident::{IncidentState, SCHEMA};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Real evidence of this node, and samples of the minutes before it: `busy` had core 1 until ten seconds before the end, then `spin`.
+/// Real evidence of this node, and samples of the minutes before: `busy` had core 1 until ten seconds before the end, then `spin`.
 fn recorded(directory: &Path) -> (Evidence, Clocks, Writer) {
     let mut evidence = Evidence::default();
-    // As the recorder does, which has the stacks.
-    let options = Options { kernel_work: false, ..Options::default() };
+    // Like the recorder, which has stacks instead.
+    let options = WatchOptions { kernel_work: false, ..WatchOptions::default() };
     let mut watch = Watch::start(Root::live(), options, Duration::from_millis(1500));
     while let Some(fragment) = watch.next_turn() {
         evidence.append(fragment);
@@ -31,7 +31,7 @@ fn recorded(directory: &Path) -> (Evidence, Clocks, Writer) {
         let symbol = names.strings.intern(symbol);
         names.frames.intern(Frame { symbol, module: Strings::EMPTY, place, inlined: false })
     };
-    let (user, kernel) = (frame("main", Place::User), frame("do_spin", Place::Kernel));
+    let (user, kernel) = (frame("main", FramePlace::User), frame("do_spin", FramePlace::Kernel));
     let work = names.stacks.push(StackId::EMPTY, user);
     let spins = names.stacks.push(work, kernel);
     for n in 0..100 * 10 {
@@ -49,8 +49,8 @@ fn recorded(directory: &Path) -> (Evidence, Clocks, Writer) {
     samples.commit(&mut file).unwrap();
     let clock = Clock { clock_ns: clocks.at.0, wall_ns: clocks.real_ns };
     let origin = Origin { kind: "coroner record".into(), ..Origin::default() };
-    file.set_profile_source(&origin.row(Some(clock), Some(&Report::default()))).unwrap();
-    // As a recorder at work: not sealed.
+    file.set_profile_source(&origin.row(Some(clock), Some(&ImportReport::default()))).unwrap();
+    // Not sealed, as if the recorder were running.
     (evidence, clocks, file)
 }
 
@@ -67,7 +67,7 @@ fn incident(triggered_real_ns: u64) -> Incident {
         lasting: None,
         from_real_ns: triggered_real_ns - 120 * SECOND,
         until_real_ns: triggered_real_ns + 30 * SECOND,
-        state: State::Open,
+        state: IncidentState::Open,
         frozen_real_ns: None,
         repeats: 0,
         last_repeat_real_ns: None,
@@ -79,13 +79,13 @@ fn incident(triggered_real_ns: u64) -> Incident {
 }
 
 #[test]
-fn the_window_is_copied_out_of_a_directory_that_is_being_written() {
+fn the_window_is_copied_from_a_directory_that_is_being_written() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("incidents")).unwrap();
     let (evidence, clocks, _at_work) = recorded(directory.path());
     let incident = incident(clocks.real_ns - 5 * SECOND);
     files::write(directory.path(), &incident).unwrap();
-    // What an earlier try left behind.
+    // Left behind by an earlier try.
     std::fs::write(files::part(directory.path(), 1), "half").unwrap();
     for whole in [false, true] {
         freeze(directory.path(), 1, whole).unwrap();
@@ -95,7 +95,7 @@ fn the_window_is_copied_out_of_a_directory_that_is_being_written() {
         assert_eq!(frozen.evidence.core_times, evidence.core_times);
         assert_eq!(frozen.evidence.node, evidence.node);
         let before = |line: &LogLine| line.at < clocks.at - Duration::from_secs(130) && line.uncertainty_ns < SECOND;
-        assert!(!frozen.evidence.log.iter().any(before), "lines of long before are not of this incident");
+        assert!(!frozen.evidence.log.iter().any(before), "lines from long before are not part of this incident");
         let mut told = Evidence { kernel_work: Vec::new(), ..frozen.evidence.clone() };
         // The samples begin before the evidence does.
         told.core_times[0].at = clocks.at - Duration::from_secs(100);
@@ -105,7 +105,7 @@ fn the_window_is_copied_out_of_a_directory_that_is_being_written() {
         assert_eq!(rows.iter().map(|row| row.samples).sum::<u64>(), 100, "ten seconds at 10 Hz: {rows:?}");
         let mut count = 0;
         let (names, _) = coroner_profile::recording::read(&path, None, &mut |_, sample| {
-            // By the clock of the evidence.
+            // On the evidence's clock.
             assert!(sample.time.unwrap() >= clocks.at.0 - 125 * SECOND && sample.time.unwrap() <= clocks.at.0);
             count += 1;
             ControlFlow::Continue(())
@@ -127,7 +127,7 @@ fn the_window_is_copied_out_of_a_directory_that_is_being_written() {
 }
 
 #[test]
-fn what_cannot_be_frozen_says_why_and_leaves_nothing() {
+fn a_failed_freeze_says_why_and_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("incidents")).unwrap();
     assert!(freeze(directory.path(), 1, false).unwrap_err().to_string().contains("1.json"));

@@ -1,4 +1,4 @@
-//! A suspected core is looked at closely, within a budget: each sample costs it some microseconds, and it is in trouble already.
+//! Samples a suspected core at a higher rate, within a budget: each sample costs it some microseconds, and it is in trouble already.
 
 use super::super::config::IncidentConfig;
 use coroner_evidence::Time;
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Less than this shows nothing.
+/// Less than this shows too little.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub struct Escalation {
     rate: u32,
     at_most: Duration,
     per_hour: Duration,
-    /// What was granted, oldest first: core, from, until.
+    /// Granted so far, oldest first: core, from, until.
     granted: VecDeque<(u32, Time, Time)>,
 }
 
@@ -28,14 +28,14 @@ impl Escalation {
         }
     }
 
-    /// An incident suspects a core. It is granted what is left of the budget, after those that came first.
+    /// An incident suspects a core. It gets what is left of the budget, after the cores suspected before it.
     pub fn suspect(&mut self, core: u32, now: Time) {
         if self.rate == 0 {
             return;
         }
         self.forget(now);
         let begin = self.granted.back().map_or(now, |(_, _, until)| (*until).max(now));
-        // Whoever has to wait longer than an incident lasts is not interesting any more.
+        // A core that would wait for longer than an incident lasts is not worth sampling any more.
         let same = self.granted.back().is_some_and(|(last, _, until)| *last == core && *until > now);
         let used: Duration = self.granted.iter().map(|(_, from, until)| until.since(*from)).sum();
         let length = self.at_most.min(self.per_hour.saturating_sub(used));
@@ -82,11 +82,11 @@ mod tests {
         let seconds = (0..3600).filter(|s| escalation.now(at(*s)).is_some()).count();
         assert_eq!(seconds, 60);
         escalation.suspect(7, at(4000));
-        assert_eq!(escalation.now(at(4001)), Some((7, 999)), "an hour later there is a budget again");
+        assert_eq!(escalation.now(at(4001)), Some((7, 999)), "an hour later the budget is back");
     }
 
     #[test]
-    fn no_rate_or_no_time_is_none() {
+    fn a_rate_or_time_of_zero_switches_it_off() {
         for config in [
             IncidentConfig { escalate_rate: 0, ..IncidentConfig::default() },
             IncidentConfig { escalate_for: Duration::ZERO, ..IncidentConfig::default() },

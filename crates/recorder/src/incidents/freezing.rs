@@ -6,14 +6,14 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-/// The minutes before, at once: normally a fraction of a second.
+/// For the minutes before the trigger: normally a fraction of a second.
 const FIRST_LIMIT: Duration = Duration::from_secs(30);
-/// With the diagnosis and an hour of samples to compare with, at low priority.
+/// With the diagnosis and an hour of samples for comparison, at low priority.
 const WHOLE_LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// What there is until now.
+    /// What there is so far.
     First,
     /// The window is over: all of it, with findings and risers.
     Whole,
@@ -41,7 +41,7 @@ impl Freezing {
         Ok(Freezing { guest: Guest::start(program, &args, "freezing", limit, now)?, purpose })
     }
 
-    /// `None` while it is at work. Never waits.
+    /// `None` while it is running. Never waits.
     pub fn outcome(&mut self, now: Time) -> Option<Result<(), String>> {
         self.guest.outcome(now).map(|outcome| outcome.map(drop))
     }

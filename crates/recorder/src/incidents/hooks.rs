@@ -1,4 +1,4 @@
-//! The command that is run when an incident is complete: to page somebody, to copy the file away.
+//! The command to run when an incident is complete: to page somebody, or to copy the file away.
 
 use super::super::config::IncidentConfig;
 use crate::warn;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A hook that takes longer hangs.
+/// A hook that takes longer counts as hanging and is killed.
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub struct Hooks {
@@ -19,7 +19,7 @@ pub struct Hooks {
     every: Duration,
     last: Option<Time>,
     running: Option<(Child, Time)>,
-    /// Incidents since the last run that nobody was told of.
+    /// Incidents since the last run that ran no hook.
     skipped: u64,
 }
 
@@ -28,7 +28,7 @@ impl Hooks {
         Hooks { command: config.hook.clone(), every: config.hook_every, last: None, running: None, skipped: 0 }
     }
 
-    /// Runs the hook for an incident, unless one ran a moment ago or still runs.
+    /// Runs the hook for an incident, unless one is running or ran less than `hook_every` ago.
     pub fn tell(&mut self, incident: &Incident, file: &Path, now: Time) {
         self.turn(now);
         let Some((program, arguments)) = self.command.split_first() else { return };
@@ -52,7 +52,7 @@ impl Hooks {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // A group of its own: what it starts can be ended with it, and Ctrl-C is not for it.
+            // Its own process group: its children can be killed with it, and Ctrl-C does not reach it.
             .process_group(0);
         self.last = Some(now);
         match command.spawn() {
@@ -62,7 +62,7 @@ impl Hooks {
             }
             Err(error) => {
                 self.skipped += 1;
-                warn(&format!("cannot start the hook {program}: {error}; see incidents.hook in the configuration"));
+                warn(&format!("cannot start hook {program}: {error}; check incidents.hook in the configuration"));
             }
         }
     }
@@ -72,13 +72,13 @@ impl Hooks {
         self.running.is_some()
     }
 
-    /// Takes note of its end, or ends it.
+    /// Collects a hook that exited, and kills one that takes too long.
     pub fn turn(&mut self, now: Time) {
         let Some((child, started)) = &mut self.running else { return };
         match child.try_wait() {
             Ok(Some(status)) => {
                 if !status.success() {
-                    warn(&format!("the hook {} ended with {status}", self.command[0]));
+                    warn(&format!("hook {} failed: {status}", self.command[0]));
                 }
                 self.running = None;
             }

@@ -1,10 +1,10 @@
-//! Incidents: the minutes around something that one will ask about later, kept in files of their own.
+//! Incidents: the minutes around an event that somebody will ask about later, each in files of its own.
 //!
-//! `N.json` is written at once; a child then freezes the minutes before into `N.coroner`, and again, with the diagnosis and the
-//! risers, when the window is over. Each file is written beside its place and renamed, so that whatever is killed, what was there
-//! stays whole: the next recorder finishes what is open.
+//! `N.json` is written at once. A child process then freezes the minutes before into `N.coroner`, and once more, with diagnosis and
+//! risers, when the window is over. Files are written under another name and renamed, so that a kill never leaves half a file; the
+//! next recorder completes what is open.
 //!
-//! Nothing here waits, and nothing that fails here ends the recorder: a full disk leaves an incident in memory until there is room.
+//! Nothing here blocks, and no failure here stops the recorder: on a full disk an incident stays in memory until there is room.
 
 mod escalation;
 
@@ -17,7 +17,7 @@ use super::triggers::MARK;
 use crate::warn;
 use anyhow::Context;
 use coroner_evidence::{Clocks, Time};
-use coroner_source::incident::{Also, Incident, Lasting, MOST_ALSO, SCHEMA, State};
+use coroner_source::incident::{Also, Incident, IncidentState, Lasting, MOST_ALSO, SCHEMA};
 use coroner_source::incident_files as files;
 use escalation::Escalation;
 use freezing::{Freezing, Purpose};
@@ -27,21 +27,21 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is kept open at once: each holds segments back from eviction, and is frozen by a process of its own.
+/// Most incidents open at once: each keeps segments from eviction and is frozen by its own process.
 const MOST_OPEN: usize = 3;
-/// Incidents that are remembered; their files have a limit in bytes.
+/// Most incidents remembered; the limit of their files is in bytes.
 const MOST_KNOWN: usize = 1000;
-/// Samples wait in rings and are committed once a second: so long after its end the window is in the segments.
+/// Samples wait in rings and are committed once a second: this long after its end, the window is in the segments.
 const SETTLED: Duration = Duration::from_secs(2);
-/// After a trigger the store is asked to commit: so long after it, what triggered is in the segment.
+/// A trigger makes the store commit: this long after it, the evidence that triggered is in the segment.
 const COMMITTED: Duration = Duration::from_millis(300);
-/// A failed freeze is tried again after this, then after twice as long …, and given up after so many: two minutes and a half, in
-/// which a full disk may get room again.
+/// A failed freeze is retried after this, then after twice as long, and so on, up to `MOST_TRIES`: two and a half minutes in all,
+/// in which a full disk may get room again.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 const MOST_TRIES: u32 = 5;
-/// How often a changed N.json is written.
+/// How often changed N.json files are written.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
-/// How long the recorder's end waits for each freeze.
+/// How long a stopping recorder waits for each freeze.
 const LAST_PATIENCE: Duration = Duration::from_secs(15);
 /// Longer texts are cut.
 const MOST_TEXT: usize = 1000;
@@ -49,9 +49,9 @@ const MOST_TEXT: usize = 1000;
 pub struct Incidents {
     directory: PathBuf,
     config: IncidentConfig,
-    /// What freezes: this program itself.
+    /// The program that freezes: this one.
     program: Vec<OsString>,
-    /// All that have a file, and those that could not be written yet.
+    /// All with a file, and those that could not be written yet.
     known: BTreeMap<u64, Incident>,
     open: BTreeMap<u64, Open>,
     next: u64,
@@ -63,45 +63,44 @@ pub struct Incidents {
     hooks: Hooks,
     counts: BTreeMap<String, u64>,
     bytes: u64,
-    /// Ended, and not gone yet.
+    /// Killed or exited, but not reaped yet.
     ending: Vec<Freezing>,
 }
 
-/// What is done about an incident that is not complete.
+/// Work on an incident that is not complete.
 #[derive(Default)]
 struct Open {
-    /// When its window is over; `None` if it was taken up, until the clocks are known.
+    /// End of its window; `None` if an earlier recorder opened it, until the clocks are known.
     until: Option<Time>,
     freezing: Option<Freezing>,
     is_frozen: bool,
     failures: u32,
-    /// Not before.
+    /// Do nothing before this.
     again: Option<Time>,
 }
 
 impl Incidents {
-    /// Takes up what an earlier recorder left open.
+    /// Resumes what an earlier recorder left open.
     pub fn open(directory: &Path, config: &IncidentConfig) -> anyhow::Result<Incidents> {
         Incidents::freezing_with(directory, config, vec!["/proc/self/exe".into()])
     }
 
     fn freezing_with(directory: &Path, config: &IncidentConfig, program: Vec<OsString>) -> anyhow::Result<Incidents> {
-        let listed = files::listed(directory).with_context(|| {
-            format!("{}: cannot list it", coroner_source::directory::incidents(directory).display())
-        })?;
+        let listed = files::listed(directory)
+            .with_context(|| format!("cannot list {}", coroner_source::directory::incidents(directory).display()))?;
         let (mut known, mut open) = (BTreeMap::new(), BTreeMap::new());
         for number in listed.keys().copied() {
-            // Nobody else writes here: we hold the directory's lock, and children end with their recorder.
+            // Nobody else writes here: we hold the directory's lock, and children die with their recorder.
             files::remove_part(directory, number);
             match files::read(directory, number) {
                 Ok(incident) => {
-                    if incident.state == State::Open {
+                    if incident.state == IncidentState::Open {
                         let is_frozen = files::recording(directory, number).exists();
                         open.insert(number, Open { is_frozen, ..Open::default() });
                     }
                     known.insert(number, incident);
                 }
-                Err(error) => warn(&format!("{error:#}; leaving this incident as it is")),
+                Err(error) => warn(&format!("{error:#}; this incident is left as it is")),
             }
         }
         let mut incidents = Incidents {
@@ -125,14 +124,14 @@ impl Incidents {
         Ok(incidents)
     }
 
-    /// Something happened: begins an incident, or counts it where it belongs.
+    /// Begins an incident, or counts the trigger as a repeat of one.
     pub fn begin(&mut self, trigger: Trigger, clocks: Clocks) {
         let real_ns = clocks.real_ns_of(trigger.at);
         let since = trigger.since.map(|since| clocks.real_ns_of(since));
         if let Some(number) = self.told_lately(&trigger, real_ns) {
             if let Some(incident) = self.known.get_mut(&number) {
                 incident.repeats = incident.repeats.saturating_add(1);
-                warn(&format!("incident {number} again: {} ({})", trigger.text, trigger.code));
+                warn(&format!("incident {number} repeated: {} ({})", trigger.text, trigger.code));
                 incident.last_repeat_real_ns = Some(real_ns);
                 if let (Some(lasting), Some(since_real_ns)) = (&mut incident.lasting, since) {
                     let Lasting { lasted_ns, at_least, .. } = *lasting;
@@ -145,7 +144,7 @@ impl Incidents {
         }
         let text: String = trigger.text.chars().take(MOST_TEXT).collect();
         if self.open.len() >= MOST_OPEN {
-            warn(&format!("{MOST_OPEN} incidents are open; noted in the newest one: {text} ({})", trigger.code));
+            warn(&format!("{text} ({}): added to the newest incident, as {MOST_OPEN} are open", trigger.code));
             self.note_beside(trigger, real_ns, text);
             return;
         }
@@ -169,7 +168,7 @@ impl Incidents {
             lasting: since.map(Lasting::since),
             from_real_ns: real_ns.saturating_sub(nanoseconds(self.config.before)),
             until_real_ns: real_ns.saturating_add(nanoseconds(self.config.after)),
-            state: State::Open,
+            state: IncidentState::Open,
             frozen_real_ns: None,
             repeats: 0,
             last_repeat_real_ns: None,
@@ -186,7 +185,7 @@ impl Incidents {
         self.advance(number, clocks);
     }
 
-    /// Something that had begun is over.
+    /// Notes the end of what triggered an incident.
     pub fn end(&mut self, over: &Over, clocks: Clocks) {
         let is_it = |incident: &&mut Incident| {
             incident.code == over.code
@@ -202,12 +201,12 @@ impl Incidents {
         self.dirty.insert(incident.number);
     }
 
-    /// Of what goes on, this recorder sees no end: it ends now, or another one saw it begin.
+    /// Marks ongoing incidents as "end not seen": this recorder is stopping, or an earlier one saw them begin.
     fn lose_sight(&mut self, now_real_ns: Option<u64>) {
         for incident in self.known.values_mut() {
             if let Some(lasting) = incident.lasting.as_mut().filter(|lasting| lasting.goes_on()) {
                 (lasting.end_unseen, lasting.at_least) = (true, true);
-                // Of a recorder that was killed it is known what it had seen when it told of it.
+                // A killed recorder saw it at least until its last report.
                 let told = incident.last_repeat_real_ns.unwrap_or(incident.triggered_real_ns);
                 let lasted = now_real_ns.unwrap_or(told).saturating_sub(lasting.since_real_ns);
                 lasting.lasted_ns = lasting.lasted_ns.saturating_add(lasted);
@@ -216,9 +215,9 @@ impl Incidents {
         }
     }
 
-    /// The incident that this is more of.
+    /// The incident that this trigger repeats.
     fn told_lately(&self, trigger: &Trigger, real_ns: u64) -> Option<u64> {
-        // Whoever marks a moment wants that moment.
+        // A mark is never a repeat: the user wants that very moment.
         if trigger.code == MARK {
             return None;
         }
@@ -243,7 +242,7 @@ impl Incidents {
         self.dirty.insert(number);
     }
 
-    /// Called about five times a second: starts and collects the freezing children, runs hooks, evicts incident files. Never waits.
+    /// Called about five times a second: starts and reaps the freezing children, runs hooks, evicts incident files. Never waits.
     pub fn turn(&mut self, clocks: Clocks) {
         let open: Vec<u64> = self.open.keys().copied().collect();
         for number in open {
@@ -256,7 +255,7 @@ impl Incidents {
         }
     }
 
-    /// Does what is next for an open incident.
+    /// Takes the next step for an open incident.
     fn advance(&mut self, number: u64, clocks: Clocks) {
         let Some(open) = self.open.get_mut(&number) else { return };
         if let Some(freezing) = &mut open.freezing {
@@ -269,7 +268,7 @@ impl Incidents {
         let until = match open.until {
             Some(until) => until,
             None => {
-                // Taken up. A wall clock that was set back must not keep it open for days.
+                // Resumed. A wall clock that was set back must not keep it open for days.
                 let real = self.known.get(&number).map_or(0, |incident| incident.until_real_ns);
                 let until = clocks.time_of_real_ns(real).unwrap_or_default().min(clocks.at + self.config.after);
                 open.until = Some(until);
@@ -281,7 +280,7 @@ impl Incidents {
         }
         let is_over = clocks.at >= until + SETTLED;
         if is_over {
-            // One after the other: this one is in no hurry, and takes memory.
+            // One at a time: there is no hurry, and each takes memory.
             let busy = |other: &Open| other.freezing.as_ref().is_some_and(|f| f.purpose == Purpose::Whole);
             if !self.open.values().any(busy) {
                 self.start(number, Purpose::Whole, clocks);
@@ -292,12 +291,12 @@ impl Incidents {
     }
 
     fn start(&mut self, number: u64, purpose: Purpose, clocks: Clocks) {
-        // The child reads what it is to freeze from there.
+        // The child reads from there what to freeze.
         if self.dirty.contains(&number) {
             self.save(clocks.at);
         }
         let started = if self.dirty.contains(&number) {
-            Err(anyhow::anyhow!("{}: cannot write it", files::json(&self.directory, number).display()))
+            Err(anyhow::anyhow!("cannot write {}", files::json(&self.directory, number).display()))
         } else {
             Freezing::start(&self.program, &self.directory, number, purpose, clocks.at)
         };
@@ -324,7 +323,7 @@ impl Incidents {
             (Purpose::Whole, Ok(())) => {
                 incident.frozen_real_ns.get_or_insert(clocks.real_ns);
                 incident.error = None;
-                incident.state = State::Complete;
+                incident.state = IncidentState::Complete;
                 true
             }
             (_, Err(why)) => {
@@ -334,9 +333,9 @@ impl Incidents {
                 warn(&format!("incident {number}: {why}"));
                 incident.error = Some(why);
                 if open.failures >= MOST_TRIES {
-                    incident.state = State::Failed;
+                    incident.state = IncidentState::Failed;
                 }
-                incident.state == State::Failed
+                incident.state == IncidentState::Failed
             }
         };
         if is_over {
@@ -349,27 +348,27 @@ impl Incidents {
         }
     }
 
-    /// Segments that hold anything after this may not be evicted.
+    /// Segments with anything after this must not be evicted.
     pub fn needed_from_real_ns(&self) -> Option<u64> {
         self.open.keys().filter_map(|number| self.known.get(number)).map(|incident| incident.from_real_ns).min()
     }
 
-    /// Which core is to be sampled at which rate now, if any.
+    /// The core to sample at a higher rate now, and that rate.
     pub fn escalation(&mut self, now: Time) -> Option<(u32, u32)> {
         self.escalation.now(now)
     }
 
-    /// Incidents by code since the recorder's start.
+    /// Incidents since the recorder started, by code.
     pub fn counts(&self) -> &BTreeMap<String, u64> {
         &self.counts
     }
 
-    /// What all files of incidents take.
+    /// Size of all incident files.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The recorder stops: what is open is frozen as it is.
+    /// The recorder is stopping: freezes what is open as it is.
     pub fn finish(&mut self, clocks: Clocks) {
         self.lose_sight(Some(clocks.real_ns));
         let open: Vec<u64> = self.open.keys().copied().collect();
@@ -394,18 +393,18 @@ impl Incidents {
             };
             match wait_for(&mut freezing, clocks.at) {
                 Some(Ok(())) => self.ended(number, Purpose::Whole, Ok(()), clocks),
-                // It stays open: the next recorder tries again.
+                // It stays open: the next recorder retries.
                 Some(Err(why)) => warn(&format!("incident {number}: {why}; the next recorder will complete it")),
                 None => {
                     freezing.kill();
-                    warn(&format!("incident {number}: freezing takes too long; the next recorder will complete it"));
+                    warn(&format!("incident {number}: freezing took too long; the next recorder will complete it"));
                 }
             }
         }
         self.save(clocks.at);
     }
 
-    /// Writes what changed. What cannot be written stays in memory, and is tried again.
+    /// Writes what changed. What cannot be written stays in memory and is retried.
     fn save(&mut self, now: Time) {
         self.saved = Some(now);
         let Incidents { directory, known, dirty, complained, .. } = self;
@@ -418,7 +417,7 @@ impl Incidents {
                 }
                 Err(error) => {
                     if !std::mem::replace(complained, true) {
-                        warn(&format!("{error:#}; keeping the incident in memory"));
+                        warn(&format!("{error:#}; the incident is kept in memory"));
                     }
                     true
                 }
@@ -426,7 +425,7 @@ impl Incidents {
         });
     }
 
-    /// Keeps the limit: the oldest go first, open ones stay. The number of the newest stays, so that none is used again.
+    /// Enforces the limit: removes the oldest first, never open ones. The newest N.json stays, so that no number is reused.
     fn evict(&mut self) {
         let Ok(sizes) = files::listed(&self.directory) else { return };
         let newest = self.next.saturating_sub(1);
@@ -449,7 +448,7 @@ impl Incidents {
                     count -= usize::from(self.known.remove(&number).is_some());
                     self.dirty.remove(&number);
                 }
-                Err(error) => warn(&format!("incident {number}: cannot remove it: {error}")),
+                Err(error) => warn(&format!("cannot remove incident {number}: {error}")),
             }
         }
     }
@@ -462,9 +461,9 @@ impl Incidents {
         }
         self.bytes = self.bytes.saturating_sub(bytes);
         if let Some(incident) = self.known.get_mut(&number) {
-            incident.state = State::Failed;
+            incident.state = IncidentState::Failed;
             incident.error = Some(format!(
-                "its file was removed: {bytes} bytes is more than all incidents may use (incidents.max_size)"
+                "its file was removed: {bytes} bytes exceed the limit for all incidents (incidents.max_size)"
             ));
             self.dirty.insert(number);
         }
@@ -481,7 +480,7 @@ impl Drop for Incidents {
     }
 }
 
-/// The end of a child, waited for. `None` if that takes too long.
+/// Waits for a child. `None` if that takes too long.
 fn wait_for(freezing: &mut Freezing, now: Time) -> Option<Result<(), String>> {
     let began = std::time::Instant::now();
     while began.elapsed() < LAST_PATIENCE {

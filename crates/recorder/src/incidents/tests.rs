@@ -1,7 +1,7 @@
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
-/// The wall clock when the monotonic one shows 0.
+/// Wall-clock time when the monotonic clock is 0.
 const BOOT: u64 = 1_780_000_000 * SECOND;
 
 fn clocks(second: f64) -> Clocks {
@@ -21,7 +21,7 @@ fn trigger(second: f64, subject: &str) -> Trigger {
     }
 }
 
-/// A directory, and children that do what a script says: `$2` is the directory, `$3` the number, `$4` `--whole` or something else.
+/// A directory, and a script for children: `$2` is the directory, `$3` the number, `$4` `--whole` or something else.
 struct Scratch {
     directory: tempfile::TempDir,
     program: Vec<OsString>,
@@ -51,7 +51,7 @@ impl Scratch {
     }
 }
 
-/// Turns at this moment until no child is at work.
+/// Turns at this moment until no child is running.
 fn settle(incidents: &mut Incidents, second: f64) {
     settle_at(incidents, clocks(second));
 }
@@ -63,13 +63,13 @@ fn settle_at(incidents: &mut Incidents, clocks: Clocks) {
         if incidents.open.values().all(|open| open.freezing.is_none()) {
             return;
         }
-        assert!(std::time::Instant::now() < limit, "a child does not end");
+        assert!(std::time::Instant::now() < limit, "a child does not exit");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn how_long_it_lasted_is_known_when_it_is_over() {
+fn an_incident_knows_how_long_it_lasted_when_it_is_over() {
     let scratch = Scratch::new(FREEZES);
     let mut incidents = scratch.open();
     incidents.begin(trigger(1000.0, "core 3"), clocks(1000.1));
@@ -86,7 +86,7 @@ fn how_long_it_lasted_is_known_when_it_is_over() {
     incidents.turn(clocks(1423.0));
     let lasting = scratch.read(1).lasting.unwrap();
     assert_eq!((lasting.lasted_ns, lasting.until_real_ns), (421 * SECOND, Some(BOOT + 1420 * SECOND)));
-    // More of the same is added.
+    // Repeats add up.
     incidents.begin(trigger(1450.0, "core 3"), clocks(1450.1));
     incidents.end(&over(1449.0, 1460.0), clocks(1461.0));
     incidents.begin(trigger(1500.0, "core 3"), clocks(1500.1));
@@ -94,13 +94,13 @@ fn how_long_it_lasted_is_known_when_it_is_over() {
     let told = scratch.read(1);
     assert_eq!((told.repeats, told.lasting.unwrap().lasted_ns), (2, 432 * SECOND));
     assert!(told.lasting.unwrap().goes_on());
-    // Killed: the next one does not know when it ended.
+    // The recorder is killed: the next one does not know when it ended.
     drop(incidents);
     let mut next = scratch.open();
     next.turn(clocks(1510.0));
     let told = scratch.read(1).lasting.unwrap();
     assert!(told.end_unseen && told.at_least && !told.goes_on());
-    // The same comes again, and the recorder ends while it goes on: what it saw of it counts, and the second that the killed one told of.
+    // A repeat is still ongoing when the recorder stops: what it saw counts, plus the second that the killed recorder reported.
     next.begin(trigger(1520.0, "core 3"), clocks(1520.1));
     next.finish(clocks(1529.0));
     let told = scratch.read(1).lasting.unwrap();
@@ -113,7 +113,7 @@ fn an_incident_is_frozen_at_once_and_whole_when_its_window_is_over() {
     let mut incidents = scratch.open();
     incidents.begin(trigger(1000.0, "core 3"), clocks(1000.1));
     let begun = scratch.read(1);
-    assert_eq!((begun.state, begun.number, begun.core), (State::Open, 1, Some(3)));
+    assert_eq!((begun.state, begun.number, begun.core), (IncidentState::Open, 1, Some(3)));
     assert_eq!(begun.from_real_ns, BOOT + 880 * SECOND);
     assert_eq!(begun.until_real_ns, BOOT + 1030 * SECOND);
     assert_eq!(incidents.needed_from_real_ns(), Some(begun.from_real_ns));
@@ -122,18 +122,18 @@ fn an_incident_is_frozen_at_once_and_whole_when_its_window_is_over() {
     assert_eq!(scratch.frozen(1), "first\n");
     assert_eq!(scratch.read(1).frozen_real_ns, Some(BOOT + 1000 * SECOND + SECOND / 2));
     settle(&mut incidents, 1031.0);
-    assert_eq!(scratch.read(1).state, State::Open, "the last second is not in the segments yet");
+    assert_eq!(scratch.read(1).state, IncidentState::Open, "the last second is not in the segments yet");
     settle(&mut incidents, 1032.0);
     settle(&mut incidents, 1032.1);
     assert_eq!(scratch.frozen(1), "first\nwhole\n");
-    assert_eq!(scratch.read(1).state, State::Complete);
+    assert_eq!(scratch.read(1).state, IncidentState::Complete);
     assert_eq!(incidents.needed_from_real_ns(), None);
     assert_eq!(incidents.counts().get("core-saturated"), Some(&1));
     assert!(incidents.bytes() > 100);
 }
 
 #[test]
-fn more_of_the_same_is_counted_and_a_mark_never() {
+fn repeats_are_counted_but_marks_are_not() {
     let scratch = Scratch::new(FREEZES);
     let mut incidents = scratch.open();
     for second in [1000.0, 1001.0, 1500.0] {
@@ -148,7 +148,7 @@ fn more_of_the_same_is_counted_and_a_mark_never() {
     incidents.begin(super::super::triggers::mark("a", clocks(1602.0).at), clocks(1602.0));
     incidents.begin(super::super::triggers::mark("a", clocks(1602.0).at), clocks(1602.0));
     assert_eq!(files::numbers(scratch.directory.path()).unwrap(), [1, 2, 3, 4]);
-    // Also by the next recorder.
+    // The next recorder counts them, too.
     drop(incidents);
     let mut incidents = scratch.open();
     incidents.begin(trigger(1700.0, "core 3"), clocks(1700.0));
@@ -157,7 +157,7 @@ fn more_of_the_same_is_counted_and_a_mark_never() {
 }
 
 #[test]
-fn the_fourth_at_once_is_told_beside_the_third() {
+fn a_fourth_at_once_is_added_to_the_third() {
     let scratch = Scratch::new(FREEZES);
     let mut incidents = scratch.open();
     for core in 0..30 {
@@ -172,12 +172,12 @@ fn the_fourth_at_once_is_told_beside_the_third() {
 }
 
 #[test]
-fn the_next_recorder_finishes_what_is_open_and_uses_no_number_again() {
+fn the_next_recorder_completes_what_is_open_and_reuses_no_number() {
     let scratch = Scratch::new("sleep 100");
     let mut incidents = scratch.open();
     incidents.begin(trigger(1000.0, "core 3"), clocks(1000.0));
     std::fs::write(files::part(scratch.directory.path(), 1), "half").unwrap();
-    // kill -9: nothing is finished, and the child ends with its recorder.
+    // kill -9: nothing is finished, and the child dies with its recorder.
     drop(incidents);
     let next = Scratch { program: Scratch::new(FREEZES).program, ..scratch };
     let mut incidents = next.open();
@@ -185,7 +185,7 @@ fn the_next_recorder_finishes_what_is_open_and_uses_no_number_again() {
     assert_eq!(incidents.needed_from_real_ns(), Some(BOOT + 880 * SECOND));
     settle(&mut incidents, 2000.0);
     settle(&mut incidents, 2000.2);
-    assert_eq!((next.read(1).state, next.frozen(1).as_str()), (State::Complete, "whole\n"));
+    assert_eq!((next.read(1).state, next.frozen(1).as_str()), (IncidentState::Complete, "whole\n"));
     incidents.begin(trigger(2001.0, "core 4"), clocks(2001.0));
     assert_eq!(next.read(2).subject, "core 4");
     // A wall clock that jumped back by a year keeps nothing open for a year.
@@ -195,28 +195,28 @@ fn the_next_recorder_finishes_what_is_open_and_uses_no_number_again() {
     settle_at(&mut past, late);
     late.at = late.at + Duration::from_secs(33);
     settle_at(&mut past, late);
-    assert_eq!(next.read(2).state, State::Complete);
+    assert_eq!(next.read(2).state, IncidentState::Complete);
 }
 
 #[test]
-fn what_fails_again_and_again_is_given_up_with_the_reason() {
+fn a_freeze_that_keeps_failing_is_given_up_with_the_reason() {
     let scratch = Scratch::new("echo 'coroner: x.coroner: the disk is full' >&2; exit 2");
     let mut incidents = scratch.open();
     incidents.begin(trigger(1000.0, "core 3"), clocks(1000.0));
     let mut second = 1000.0;
-    while scratch.read(1).state == State::Open && second < 2000.0 {
+    while scratch.read(1).state == IncidentState::Open && second < 2000.0 {
         second += 5.0;
         settle(&mut incidents, second);
     }
     let failed = scratch.read(1);
-    assert_eq!(failed.state, State::Failed);
+    assert_eq!(failed.state, IncidentState::Failed);
     assert_eq!(failed.error.as_deref(), Some("x.coroner: the disk is full"));
     assert!((1100.0..1400.0).contains(&second), "{second}");
     assert_eq!(incidents.needed_from_real_ns(), None);
 }
 
 #[test]
-fn a_child_that_hangs_is_ended() {
+fn a_hanging_child_is_killed() {
     let scratch = Scratch::new("exec sleep 1000");
     let mut incidents = scratch.open();
     incidents.begin(trigger(999.0, "core 3"), clocks(999.0));
@@ -229,11 +229,11 @@ fn a_child_that_hangs_is_ended() {
     while !incidents.ending.is_empty() && std::time::Instant::now() < limit {
         incidents.turn(clocks(1031.1));
     }
-    assert!(incidents.ending.is_empty(), "it is still there");
+    assert!(incidents.ending.is_empty(), "it is still running");
 }
 
 #[test]
-fn the_oldest_go_first_and_the_last_number_stays() {
+fn the_oldest_are_evicted_first_and_the_last_number_stays() {
     let mut scratch = Scratch::new(r#"head -c 5000 /dev/zero > "$2/incidents/$3.coroner""#);
     scratch.config.max_size = 20_000;
     scratch.config.quiet = Duration::ZERO;
@@ -257,7 +257,7 @@ fn the_oldest_go_first_and_the_last_number_stays() {
 }
 
 #[test]
-fn a_disk_that_takes_nothing_ends_nothing() {
+fn a_disk_that_cannot_be_written_stops_nothing() {
     let scratch = Scratch::new(FREEZES);
     let mut incidents = scratch.open();
     let (here, away) = (scratch.directory.path().join("incidents"), scratch.directory.path().join("away"));
@@ -268,22 +268,22 @@ fn a_disk_that_takes_nothing_ends_nothing() {
     std::fs::rename(&away, &here).unwrap();
     settle(&mut incidents, 1020.0);
     settle(&mut incidents, 1020.1);
-    assert_eq!((scratch.read(1).state, scratch.frozen(1).as_str()), (State::Open, "first\n"));
+    assert_eq!((scratch.read(1).state, scratch.frozen(1).as_str()), (IncidentState::Open, "first\n"));
 }
 
 #[test]
-fn the_recorders_end_freezes_what_is_open() {
+fn a_stopping_recorder_freezes_what_is_open() {
     let scratch = Scratch::new(FREEZES);
     let mut incidents = scratch.open();
     incidents.begin(trigger(1000.0, "core 3"), clocks(1000.0));
     settle(&mut incidents, 1001.0);
     incidents.finish(clocks(1005.0));
-    assert_eq!((scratch.read(1).state, scratch.frozen(1).as_str()), (State::Complete, "first\nwhole\n"));
+    assert_eq!((scratch.read(1).state, scratch.frozen(1).as_str()), (IncidentState::Complete, "first\nwhole\n"));
     assert_eq!(scratch.read(1).until_real_ns, BOOT + 1005 * SECOND);
 }
 
 #[test]
-fn the_hook_is_told_the_facts_and_not_too_often() {
+fn the_hook_gets_the_facts_and_runs_not_too_often() {
     let mut scratch = Scratch::new(FREEZES);
     let said = scratch.directory.path().join("said");
     let script = format!(

@@ -1,4 +1,4 @@
-//! Cores: how long nobody else could use each, as it was full in the kernel or a real-time thread had it, and which is the busiest.
+//! Cores: how long each was full of kernel work or taken by a real-time thread, and which is the busiest.
 
 use crate::real_time::{LATE, OWNED, RealTimeThreads};
 use coroner_diagnosis::cores::timeline::{Saturation, Shares, Timeline, Totals, worst_of};
@@ -7,17 +7,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// The busiest core is that of the last ten seconds.
+/// The busiest core is determined over this time.
 const WORST_OVER: Duration = Duration::from_secs(10);
-/// Softirqs this much of the time mean that the core serves its queues.
+/// With this share of softirq time, the core is serving its NIC queues.
 const SERVING: f64 = 0.5;
 
 #[derive(Default)]
 pub struct CoreMeter {
     counted: Option<Time>,
-    /// When a core was full, and not in the kernel: by whom is known when its threads have been told.
+    /// Windows in which a core was full, but not of kernel work: judged once its threads have been reported.
     unjudged: Vec<(u32, Window)>,
-    /// Once a second, of the last ten.
+    /// One per second, for the last ten.
     totals: VecDeque<(Time, Totals)>,
     full: BTreeMap<u32, Full>,
     worst: Option<(u32, f64)>,
@@ -26,11 +26,11 @@ pub struct CoreMeter {
 #[derive(Default)]
 struct Full {
     ns: u64,
-    /// Counted until then.
+    /// Counted up to here.
     until: Time,
-    /// Looked at until then.
+    /// Looked at up to here.
     seen_until: Time,
-    /// The same, but only what kept the core from serving its NIC queues.
+    /// Like `until`, but only for what kept the core from serving its NIC queues.
     not_serving_until: Option<Time>,
 }
 
@@ -69,7 +69,7 @@ impl CoreMeter {
         }
         let full = &mut self.full;
         self.unjudged.retain(|(core, window)| {
-            // Of a window that a count cut short, the second that it ends is judged.
+            // If a count cut the window short, judge the second that ends with it.
             let about = Window { from: window.from.min(window.to - COUNT_EVERY), to: window.to };
             let is_taken = real_time.share(*core, about).is_some_and(|had| had.share >= OWNED);
             if is_taken {
@@ -77,7 +77,7 @@ impl CoreMeter {
             }
             !is_taken && now.since(window.to) <= LATE
         });
-        // Cores that are offline and never were full have no row.
+        // Offline cores that were never full have no row.
         for core in cores.lines.keys().filter(|core| cores.is_online(**core)) {
             self.full.entry(*core).or_default();
         }
@@ -105,12 +105,12 @@ impl CoreMeter {
         self.worst
     }
 
-    /// Whether anything was counted yet.
+    /// Whether counting has begun.
     pub fn is_counting(&self) -> bool {
         !self.totals.is_empty()
     }
 
-    /// Whether the core was full of other things than its NIC queues within this time.
+    /// Whether something other than its NIC queues filled the core within this time.
     pub fn was_taken(&self, core: u32, within: Duration) -> bool {
         let Some(now) = self.counted else { return false };
         let until = self.full.get(&core).and_then(|full| full.not_serving_until);

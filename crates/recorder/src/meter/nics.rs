@@ -1,4 +1,4 @@
-//! NICs: outages of each, and queues that could not be served.
+//! NICs: outages of each, and starved queues.
 
 use super::cores::CoreMeter;
 use crate::status::OTHER;
@@ -7,31 +7,31 @@ use coroner_evidence::{Counters, LogLine, Nic, Source, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A node has some tens of devices; with a veth for each container some hundreds.
+/// A node has tens of devices; with a veth per container, hundreds.
 const MOST_DEVICES: usize = 4_096;
 const MOST_RESETTING: usize = 50;
-/// A device that two maps in a row did not have is gone; one map may miss a namespace.
+/// A device missing from two maps in a row is gone; one map may miss a namespace.
 const GONE_AFTER: Duration = Duration::from_secs(150);
-/// Queues count as starved so long after their core was full: scrapes come every 15 to 60 s and shall not miss it.
+/// Queues count as starved for this long after their core was full: scrapes come every 15 to 60 s and must not miss it.
 const STARVED_FOR: Duration = Duration::from_secs(60);
-/// Counters of drivers that miss no reset (as in the rule nic-reset).
+/// Driver counters that miss no reset (as in the rule nic-reset).
 const ALL_RESETS: [&str; 2] = ["total_resets", "reset_cnt"];
 
 #[derive(Default)]
 pub struct NicMeter {
     seen: bool,
-    /// As they were seen last.
+    /// As last seen.
     devices: BTreeMap<(Option<String>, String), Nic>,
     outages: BTreeMap<String, Outages>,
 }
 
 #[derive(Default)]
 struct Outages {
-    /// By the kernel log.
+    /// Counted from the kernel log.
     logged: u64,
-    /// One goes on: its lines are not counted again.
+    /// An outage is ongoing: its further lines are not counted.
     open_since: Option<Time>,
-    /// By the driver.
+    /// The driver's counter.
     last_count: Option<u64>,
     counted: u64,
 }
@@ -62,7 +62,7 @@ impl NicMeter {
         }
     }
 
-    /// A device that hangs prints many lines until its reset is done: they are one outage.
+    /// A hanging device logs many lines until its reset is done: they are one outage.
     pub fn note_line(&mut self, line: &LogLine) {
         let Some(Event::Nic(event)) =
             line.is_from_kernel().then(|| log_events::parse(&line.text, Family::Nic)).flatten()
@@ -87,12 +87,12 @@ impl NicMeter {
         self.outages.entry(if known { name } else { OTHER }.to_owned()).or_default()
     }
 
-    /// The log and the driver tell of the same outages, and either may miss some.
+    /// Log and driver count the same outages, and either may miss some.
     pub fn resets(&self) -> BTreeMap<String, u64> {
         self.outages.iter().map(|(name, outages)| (name.clone(), outages.logged.max(outages.counted))).collect()
     }
 
-    /// Queues that only one core serves, which something else had within the last minute.
+    /// Queues served by one core only, which something else took within the last minute.
     pub fn starved(&self, cores: &CoreMeter) -> Option<u64> {
         if !self.seen || !cores.is_counting() {
             return None;

@@ -1,7 +1,7 @@
 use super::*;
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{
-    Clocks, CoreSet, CoreTicks, CoreTimes, DeadBelow, Held, MapSource, Nic, NicQueue, QueueKind, Thread, ThreadKey,
+    Charged, Clocks, CoreSet, CoreTicks, CoreTimes, DeadBelow, MapSource, Nic, NicQueue, QueueKind, Thread, ThreadKey,
     ThreadSample, Zombie, ZombieMethod,
 };
 
@@ -14,7 +14,7 @@ fn core_meter() -> Timeline {
     Timeline::keeping(std::time::Duration::from_secs(3))
 }
 
-/// Two cores for some tenths of a second, ten looks a second; core 1 is in the kernel while `full`.
+/// Two cores, looked at ten times a second; core 1 is in the kernel while `full`.
 struct Cores {
     timeline: Timeline,
     at_ms: u64,
@@ -54,7 +54,7 @@ fn seconds_of_a_full_core_are_counted_once() {
     cores.pass(&mut meter, 30, false);
     let seconds = meter.node().saturated_seconds[&1];
     assert!((4.3..=4.7).contains(&seconds), "{seconds}");
-    // Spikes of half a second are everyday work.
+    // Spikes of half a second are normal.
     for _ in 0..10 {
         cores.pass(&mut meter, 5, true);
         cores.pass(&mut meter, 5, false);
@@ -73,12 +73,12 @@ fn seconds_of_a_full_core_are_counted_once() {
 }
 
 #[test]
-fn of_cores_that_are_equally_busy_the_one_that_was_full_for_longest_is_the_worst() {
+fn of_equally_busy_cores_the_one_that_was_full_for_longest_is_the_worst() {
     let (mut meter, mut timeline) = (Meter::new(), core_meter());
     let mut ticks = [0, 1, 2].map(|core| CoreTicks { core, ..CoreTicks::default() });
     for tenth in 0..=200_u64 {
         for core in &mut ticks {
-            // All of them are busy for 96 %, but core 0 in bits that leave no second full.
+            // All are 96 % busy, but core 0 in bits that leave no second full.
             let rests = if core.core == 0 { (tenth % 10 == 9) as u64 * 8 } else { (tenth % 10 % 3 == 2) as u64 };
             (core.user, core.idle) = (core.user + 10 - rests, core.idle + rests);
         }
@@ -126,9 +126,9 @@ fn a_queue_is_starved_if_its_only_core_is_full_of_something_else() {
     assert_eq!(meter.node().starved_queues, Some(0), "a minute later it is over");
 }
 
-/// A real-time thread in user mode keeps everybody off as well, and its looks come a second later than those of the core.
+/// A real-time thread in user mode keeps others off the core, too; it is reported a second later than the core.
 #[test]
-fn a_core_that_a_real_time_thread_has_is_counted_and_starves_its_queues() {
+fn a_core_taken_by_a_real_time_thread_is_counted_and_starves_its_queues() {
     let seconds_of = |class: SchedulingClass| {
         let (mut meter, mut real_time, mut timeline) = (Meter::new(), RealTimeThreads::default(), core_meter());
         meter.note(&Evidence { nics: vec![nic(1)], ..Evidence::default() }, &timeline, &real_time);
@@ -136,7 +136,7 @@ fn a_core_that_a_real_time_thread_has_is_counted_and_starves_its_queues() {
         for tenth in 1..=200_u64 {
             let at = Time::from_millis(tenth * 100);
             let spins = (30..=150).contains(&tenth);
-            // Nineteen of twenty ticks, as the kernel throttles it.
+            // 19 of 20 ticks, as the kernel throttles it.
             let ticks = if tenth.is_multiple_of(2) { 9 } else { 10 };
             (user, idle) = if spins { (user + ticks, idle + 10 - ticks) } else { (user, idle + 10) };
             let cores = vec![CoreTicks { core: 1, user, idle, ..CoreTicks::default() }];
@@ -171,7 +171,7 @@ fn a_core_that_a_real_time_thread_has_is_counted_and_starves_its_queues() {
     let (seconds, queues) = seconds_of(SchedulingClass::Fifo);
     assert!((10.5..=12.5).contains(&seconds), "{seconds}");
     assert_eq!(queues, Some(1));
-    assert_eq!(seconds_of(SchedulingClass::Other), (0.0, Some(0)), "everyday work");
+    assert_eq!(seconds_of(SchedulingClass::Other), (0.0, Some(0)), "ordinary work");
 }
 
 fn line(sequence: u64, seconds: u64, text: &str) -> LogLine {
@@ -187,22 +187,22 @@ fn line(sequence: u64, seconds: u64, text: &str) -> LogLine {
 }
 
 #[test]
-fn an_outage_is_counted_once_however_much_is_printed() {
+fn an_outage_is_counted_once_however_many_lines_it_logs() {
     let mut meter = Meter::new();
     let clocks = vec![Clocks { at: Time::from_secs(100), real_ns: 0, boot_ns: 0 }];
     let hang = "ena 0000:20:03.0: Keep alive watchdog timeout.";
     let done = "ena 0000:20:03.0 eth0: Device reset completed successfully, Driver info: ENA v2.11.0g";
     let log = vec![line(1, 50, done), line(7, 101, hang), line(8, 101, hang), line(9, 102, done)];
     note(&mut meter, &Evidence { clocks, nics: vec![nic(1)], log: log.clone(), ..Evidence::default() });
-    assert_eq!(meter.node().nic_resets, BTreeMap::from([("eth0".to_owned(), 1)]), "what was before us does not count");
-    // A new segment tells old lines again.
+    assert_eq!(meter.node().nic_resets, BTreeMap::from([("eth0".to_owned(), 1)]), "earlier outages do not count");
+    // A new segment repeats old lines.
     note(&mut meter, &Evidence { log, ..Evidence::default() });
     let mut forged = line(10, 110, hang);
     forged.facility = 1;
     note(&mut meter, &Evidence { log: vec![forged], ..Evidence::default() });
     assert_eq!(meter.node().nic_resets["eth0"], 1);
     note(&mut meter, &Evidence { log: vec![line(11, 111, hang), line(12, 112, done)], ..Evidence::default() });
-    assert_eq!(meter.node().nic_resets["eth0"], 2, "soon after the first is another one");
+    assert_eq!(meter.node().nic_resets["eth0"], 2, "another one, soon after the first");
 
     let mut counted = Evidence::default();
     for (second, value) in [(120, 40), (121, 43)] {
@@ -217,7 +217,7 @@ fn unit(name: &str, restarts: u32) -> Unit {
 }
 
 #[test]
-fn restarts_count_from_the_first_look_on_and_survive_a_reset() {
+fn restarts_count_from_the_first_look_and_survive_a_reset() {
     let mut meter = Meter::new();
     for restarts in [40, 42, 42, 0, 1, 5] {
         note(
@@ -249,7 +249,7 @@ fn scan(zombies: Vec<&str>, below: Vec<DeadBelow>) -> ZombieScan {
         id,
         path: path.to_owned(),
         references: Some(1),
-        held: Held::default(),
+        held: Charged::default(),
         born: None,
         directory_lives: false,
         serial: id,
@@ -275,7 +275,7 @@ fn scan(zombies: Vec<&str>, below: Vec<DeadBelow>) -> ZombieScan {
 }
 
 #[test]
-fn zombies_are_told_by_parent() {
+fn zombies_are_counted_by_parent() {
     let mut meter = Meter::new();
     assert_eq!(meter.node().zombies, None);
     let paths = vec!["/system.slice/ecs.service", "/ecs/agent-1", "/ecs/agent-2"];
@@ -286,11 +286,11 @@ fn zombies_are_told_by_parent() {
 
     let below = |parent: &str, dead| DeadBelow { parent: parent.to_owned(), dead, held: None };
     let by_parent = by_parent(&scan(Vec::new(), vec![below("/a", Some(5)), below("/b", None), below("/c", Some(0))]));
-    assert_eq!(by_parent, [("/a".to_owned(), 5)], "what is not counted by parent is no 0");
+    assert_eq!(by_parent, [("/a".to_owned(), 5)], "not counted by parent is not 0");
 }
 
 #[test]
-fn a_census_that_sees_a_part_does_not_spoil_a_scan_that_sees_all() {
+fn a_partial_census_does_not_spoil_a_full_scan() {
     let mut census = CgroupCensus {
         at: Time::from_secs(61),
         version: 1,
@@ -313,11 +313,11 @@ fn a_census_that_sees_a_part_does_not_spoil_a_scan_that_sees_all() {
     note(&mut meter, &Evidence { cgroup_censuses: vec![census], ..Evidence::default() });
     let zombies = meter.node().zombies.unwrap();
     assert_eq!((zombies.tracked, zombies.live, zombies.dead), (Some(12), Some(2), Some(10)));
-    assert_eq!(zombies.by_parent.len(), 1, "who they are is still known");
+    assert_eq!(zombies.by_parent.len(), 1, "their names are still known");
 }
 
 #[test]
-fn many_parents_become_a_few_and_none_is_lost() {
+fn many_parents_are_folded_and_none_is_lost() {
     let paths: Vec<String> = (0..5_000).map(|i| format!("/p{}x/q{}y/leaf", i % 70, i)).collect();
     let parents = by_parent(&scan(paths.iter().map(String::as_str).collect(), Vec::new()));
     assert!(parents.len() <= MOST_PARENTS + 1, "{}", parents.len());

@@ -1,11 +1,11 @@
-//! /metrics for Prometheus: what the recorder knows of the node and of itself, served on the loopback device by `coroner-http`.
+//! /metrics for Prometheus: the state of the node and of the recorder, served on loopback by `coroner-http`.
 //! [`text`] turns a [`Status`] into the text format.
 
 mod text;
 
 use crate::status::Status;
 use anyhow::Context;
-use coroner_http::{Answer, Api, Ask, Asset, Options, Refusal, Running};
+use coroner_http::{Answer, Api, ApiQuery, Asset, Refusal, Running, ServerOptions};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use text::Format;
@@ -24,21 +24,21 @@ impl Api for Metrics {
         (name == "index.html").then_some(Asset { body, content_type: "text/html; charset=utf-8", is_immutable: false })
     }
 
-    fn version(&self, _: &Ask) -> Option<u64> {
+    fn version(&self, _: &ApiQuery) -> Option<u64> {
         None
     }
 
-    fn is_light(&self, _: &Ask) -> bool {
+    fn is_light(&self, _: &ApiQuery) -> bool {
         true
     }
 
-    fn answer(&self, ask: &Ask) -> Result<Answer, Refusal> {
+    fn answer(&self, ask: &ApiQuery) -> Result<Answer, Refusal> {
         if ask.path != "metrics" {
-            return Err(Refusal::absent(format!("there is no {:?}", ask.path), "there is only /metrics"));
+            return Err(Refusal::absent(format!("there is no {:?}", ask.path), "only /metrics is served here"));
         }
         let is_open = ask.accept.contains("application/openmetrics-text");
         let format = if is_open { Format::OpenMetrics } else { Format::Plain };
-        // Copied under its lock, and turned into text outside of it.
+        // Copied under the lock, formatted outside of it.
         let status = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(Answer::of(format.content_type(), text::metrics(status, format)))
     }
@@ -46,12 +46,11 @@ impl Api for Metrics {
 
 /// Serves until it is dropped.
 pub fn serve(listen: SocketAddr, status: Arc<Mutex<Status>>) -> anyhow::Result<Running> {
-    let listener = TcpListener::bind(listen).with_context(|| {
-        format!("metrics.listen = \"{listen}\": cannot listen there (choose another port, or \"off\")")
-    })?;
-    // Whoever is on this node may read them: they are for a scraper, which is another user's.
+    let listener = TcpListener::bind(listen)
+        .with_context(|| format!("metrics.listen: cannot listen on {listen} (choose another port, or \"off\")"))?;
+    // Any user on this node may read them: the scraper runs as another one.
     let (names, users) = (Vec::new(), Vec::new());
-    let options = Options { name: "metrics", token: None, names, users, connections: CONNECTIONS, heavy: 1 };
+    let options = ServerOptions { name: "metrics", token: None, names, users, connections: CONNECTIONS, heavy: 1 };
     Ok(coroner_http::serve(listener, Arc::new(Metrics(status)), options)?)
 }
 
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_taken_is_an_error_that_says_so() {
+    fn a_port_in_use_is_a_clear_error() {
         let server = start();
         let error = serve(server.address, Arc::default()).err().unwrap();
         let text = format!("{error:#}");

@@ -1,7 +1,7 @@
-//! The status as Prometheus reads it.
+//! The status in Prometheus' text formats.
 //!
 //! What could not be seen has no series. Names follow <https://prometheus.io/docs/practices/naming/>: base units, `_total` for
-//! what only grows. Tables are bounded where they are made (see [`crate::meter`]).
+//! counters. [`crate::meter`] bounds the number of series.
 
 use crate::status::Status;
 use prometheus_client::collector::Collector;
@@ -14,7 +14,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use std::fmt;
 
-/// How the client wants to have it.
+/// The format the client asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// OpenMetrics 1.0, which Prometheus asks for.
@@ -36,7 +36,7 @@ pub fn metrics(status: Status, format: Format) -> String {
     let mut registry = Registry::with_prefix("coroner");
     registry.register_collector(Box::new(Metrics(status)));
     let mut text = String::new();
-    // A String takes everything.
+    // Writing to a String cannot fail.
     let _ = encode(&mut text, &registry);
     match format {
         Format::OpenMetrics => text,
@@ -44,7 +44,7 @@ pub fn metrics(status: Status, format: Format) -> String {
     }
 }
 
-/// In OpenMetrics a counter's family lacks the `_total` of its samples, and there are infos; the older format knows neither.
+/// In OpenMetrics a counter's family lacks the `_total` of its samples, and there are infos; the older format has neither.
 fn plain(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len() + 1024);
     let mut help: Option<(&str, &str)> = None;
@@ -92,7 +92,7 @@ impl Metrics {
             let help = "Dead memory cgroups (removed but not freed) by parent; ids in paths are folded to *.";
             out.gauges("zombie_memcgs", help, "parent", zombies.by_parent.iter().map(|(p, n)| (p.as_str(), *n)))?;
         }
-        let help = "Time for which nothing else could use a core for a second or longer: it was full in the kernel, or a \
+        let help = "Time in which nothing else could use the core for a second or longer: it was full of kernel work, or a \
         real-time thread had it.";
         out.counters("core_saturated_seconds", help, "core", &node.saturated_seconds)?;
         if let Some((core, busy)) = node.worst_core {
@@ -126,20 +126,20 @@ impl Metrics {
                 .map(|((code, severity), count)| ([("code", code.as_str()), ("severity", severity.as_str())], *count));
             out.gauge_family(
                 "problems",
-                "What is wrong by the recorder's last diagnosis, by code and severity.",
+                "Problems found by the recorder's last diagnosis, by code and severity.",
                 problems,
             )?;
-            out.counter("diagnoses", "Diagnoses that the recorder made.", diagnoses.diagnoses)?;
-            out.counter("failed_diagnoses", "Diagnoses that could not be made.", diagnoses.failures)?;
-            let help = "CPU time of the recorder's diagnoses; not part of process_cpu_seconds.";
+            out.counter("diagnoses", "Diagnoses made by the recorder.", diagnoses.diagnoses)?;
+            out.counter("failed_diagnoses", "Diagnoses that failed.", diagnoses.failures)?;
+            let help = "CPU time used by the recorder's diagnoses; not part of process_cpu_seconds.";
             out.counter("diagnosis_cpu_seconds", help, diagnoses.cpu_seconds)?;
-            let help = "Time from the last diagnosis to the next; longer than configured where one takes much CPU.";
+            let help = "Pause between diagnoses; longer than configured if they would exceed diagnosis.max_cpu.";
             out.gauge("diagnosis_pause_seconds", help, diagnoses.pause_seconds)?;
         }
         out.counter("samples", "Stack samples taken.", own.samples)?;
         let help = "Stack samples lost because a buffer was full.";
         out.counters("lost_samples", help, "core", &own.lost_samples)?;
-        let help = "Stack samples that the kernel throttled (estimated from how long it did).";
+        let help = "Stack samples missing because the kernel throttled sampling (estimated from how long it did).";
         out.counters("throttled_samples", help, "core", &own.throttled_samples)?;
         out.gauge("segments", "Segments in the recorder's directory.", own.segments)?;
         out.gauge("disk_bytes", "Size of all segments.", own.disk_bytes)?;
@@ -193,7 +193,7 @@ impl Out<'_> {
         Ok(())
     }
 
-    /// A counter that was never raised for anything has no row.
+    /// A counter that never rose has no series.
     fn counters<'s, L, N>(
         &mut self,
         name: &str,

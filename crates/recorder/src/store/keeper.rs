@@ -1,6 +1,6 @@
-//! What the store's thread does.
+//! The store's thread.
 
-use super::{COMMIT_EVERY, Message, Records, Shared};
+use super::{COMMIT_EVERY, Message, Records, StoreShared};
 use crate::appender::{Appender, bytes_of};
 use crate::memory;
 use crate::segments::Segments;
@@ -8,7 +8,7 @@ use crate::status::Status;
 use crate::warn;
 use coroner_evidence::recording::{RecordingError, RollupRow, segments as names};
 use coroner_evidence::{Clocks, Evidence, Node, Unseen, probe};
-use coroner_profile::import::Report;
+use coroner_profile::import::ImportReport;
 use coroner_profile::live::Live;
 use coroner_profile::model::Clock;
 use coroner_profile::recording::{Origin, SampleWriter};
@@ -21,39 +21,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Records come in as often; a commit that would be due about then is made with them.
+/// Records arrive as often as commits: a commit waits this much longer so that it takes them along.
 const WITH_RECORDS: Duration = Duration::from_millis(150);
-/// Records that wait for a disk with room. Half a minute of 64 cores.
+/// Most bytes of records waiting while the disk is full: half a minute of 64 cores.
 const MOST_RECORD_BYTES: usize = 8 << 20;
-/// Names of stacks and functions in memory; more than this begin a new segment.
+/// Most bytes of stack and function names in memory; beyond this, a new segment begins.
 const MOST_DICTIONARY_BYTES: usize = 12 << 20;
-/// Telling everything anew costs; where no segment can be begun it is tried this seldom.
+/// Describing everything again is expensive: if no segment can be created, retry no more often than this.
 const ANEW_AGAIN: Duration = Duration::from_secs(15);
-/// Within this time everything is told that a segment begins with.
+/// Within this time, everything that a segment begins with has come.
 const BEGINNING: Duration = Duration::from_secs(6);
-/// What was freed goes back to the kernel this often: a crowd of processes is gone sooner than a segment.
+/// How often freed memory goes back to the kernel: a crowd of processes is gone sooner than a segment ends.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(120);
-/// No segment is shorter, but for a full dictionary.
+/// No segment is shorter, unless its dictionary is full.
 const YOUNGEST: Duration = Duration::from_secs(20);
-/// A wall clock that was set by more than this, in nanoseconds, begins a new segment.
+/// If the wall clock is set by more than this, in nanoseconds, a new segment begins.
 const CLOCK_JUMP: i128 = 500_000_000;
 
-/// What the thread has.
+/// The thread's state.
 pub struct Keeper {
     segments: Segments,
     open: Option<OpenSegment>,
-    /// `None` where stacks are not sampled.
+    /// `None` if stacks are not sampled.
     live: Option<Live>,
     host: Option<String>,
-    /// As it was told last.
+    /// As last described.
     node: Option<Node>,
-    /// Not decoded yet, the oldest first.
+    /// Not decoded yet, oldest first.
     records: VecDeque<Records>,
     record_bytes: usize,
     rollups: Vec<RollupRow>,
-    /// Samples that we had to let go, by core.
+    /// Samples dropped, by core.
     lost: BTreeMap<u32, u64>,
-    /// Without a segment.
+    /// Time without a segment.
     lost_time: Duration,
     committed: Instant,
     samples: u64,
@@ -61,23 +61,23 @@ pub struct Keeper {
     trouble: Option<String>,
     sealing: Vec<JoinHandle<()>>,
     gave_back: Instant,
-    /// After a segment could not be begun.
+    /// Set after a segment could not be created.
     anew_not_before: Instant,
-    shared: Arc<Shared>,
+    shared: Arc<StoreShared>,
     status: Arc<Mutex<Status>>,
 }
 
 struct OpenSegment {
     path: PathBuf,
     inode: Option<u64>,
-    /// Its size after everything was told anew.
+    /// Its size after everything was described.
     began_with: u64,
     file: Appender,
     samples: SampleWriter,
     origin: Origin,
     began: Instant,
     began_clocks: Clocks,
-    /// The main loop was asked to tell everything anew.
+    /// The main loop was asked to describe everything again.
     anew_asked: bool,
     source_told: bool,
     lost_seconds: f64,
@@ -88,7 +88,7 @@ impl Keeper {
         segments: Segments,
         live: Option<Live>,
         host: Option<String>,
-        shared: Arc<Shared>,
+        shared: Arc<StoreShared>,
         status: Arc<Mutex<Status>>,
     ) -> Keeper {
         Keeper {
@@ -115,7 +115,7 @@ impl Keeper {
     }
 
     pub fn run(&mut self, messages: &Receiver<Message>) -> Result<(), RecordingError> {
-        // So that they are not left behind by a moment, and wait for another second.
+        // So that records that come a moment later do not wait for another second.
         let every = COMMIT_EVERY + if self.live.is_some() { WITH_RECORDS } else { Duration::ZERO };
         let mut due = Instant::now() + every;
         loop {
@@ -123,13 +123,13 @@ impl Keeper {
             match messages.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Message::Seen(evidence)) => self.hold(*evidence),
                 Ok(Message::Anew(mut evidence, clocks)) => {
-                    // Each segment says from its first row on whose it is, and of which boot.
+                    // Each segment names its node and boot from the first row on.
                     if evidence.node.is_none() {
                         evidence.node.clone_from(&self.node);
                     }
                     self.begin_segment(clocks);
                     self.hold(*evidence);
-                    // So that a segment never stands there without what it begins with.
+                    // So that a segment never exists without its beginning.
                     self.commit();
                 }
                 Ok(Message::Records(records)) => {
@@ -195,7 +195,7 @@ impl Keeper {
         self.record_bytes += records.bytes.len();
         self.records.push_back(records);
         if self.record_bytes > MOST_RECORD_BYTES / 2 && self.trouble.is_none() {
-            // A backlog, after a disk that hung.
+            // A backlog, after the disk hung.
             self.commit();
         }
         while self.record_bytes > MOST_RECORD_BYTES {
@@ -207,12 +207,12 @@ impl Keeper {
         }
     }
 
-    /// Everything that waits goes into the file; then the directory is brought within its limit.
+    /// Writes everything that waits into the file, then brings the directory within its limit.
     fn commit(&mut self) {
         let result = self.store();
         match result {
             Ok(()) if self.open.is_none() => {
-                // As `trouble` says.
+                // `trouble` says so.
                 if self.trouble.is_some() {
                     self.failed_commits += 1;
                     self.lost_time += self.committed.elapsed();
@@ -237,14 +237,14 @@ impl Keeper {
                 open.began_with = size;
             }
             if inode(&open.path) != open.inode {
-                let why = format!("{}: removed or replaced by somebody else", open.path.display());
+                let why = format!("{} was removed or replaced by another program", open.path.display());
                 if self.trouble.as_ref() != Some(&why) {
-                    warn(&format!("{why}; its data is lost; trying to start a new one"));
+                    warn(&format!("{why}: its data is lost; trying to start a new segment"));
                 }
                 self.trouble = Some(why);
                 open.want_anew(&self.shared);
             }
-            // What each begins with would else be most of what there is.
+            // Otherwise what each segment begins with would be most of its content.
             let largest = self.segments.largest().max(open.began_with.saturating_mul(4));
             let full = (size > largest && open.began.elapsed() > YOUNGEST)
                 || self.live.as_ref().is_some_and(|live| live.dictionary_bytes() > MOST_DICTIONARY_BYTES);
@@ -269,7 +269,7 @@ impl Keeper {
         if self.live.is_none() {
             open.file.try_commit()?;
         } else if self.trouble.is_some() || !open.source_told {
-            // Where there is no room, samples wait as they came, which is bounded. A file begins with what was seen.
+            // Evidence first: a file begins with it. Without room, samples keep waiting undecoded, which is bounded.
             open.file.try_commit_first()?;
         }
         if !open.source_told {
@@ -288,7 +288,7 @@ impl Keeper {
                 let all_until = records.all_until.map(|time| time.0);
                 live.take(&records.bytes, all_until, &mut |names, sample| {
                     self.samples += 1;
-                    // What is in the writer's hands stays there for another try, whatever it says now.
+                    // On failure, the writer keeps what it took for the next try.
                     if let Err(error) = samples.take(writer, names, sample) {
                         stored = Err(error);
                     }
@@ -300,7 +300,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Ends the open segment and begins the next. Where none can be made (a full disk), the open one goes on.
+    /// Ends the open segment and begins the next. If none can be created (a full disk), the open one continues.
     fn begin_segment(&mut self, clocks: Clocks) {
         if self.open.is_some() {
             self.commit();
@@ -309,7 +309,7 @@ impl Keeper {
             Ok(made) => made,
             Err(error) => {
                 let why = error.to_string();
-                // The name is another one each time.
+                // Not by comparing texts: the file name differs each time.
                 if self.trouble.is_none() {
                     warn(&format!("{why}; cannot start a new segment"));
                 }
@@ -345,15 +345,15 @@ impl Keeper {
         }
     }
 
-    /// These samples of a segment that ends found no room on the disk.
+    /// Counts samples of an ending segment that did not fit on the disk.
     fn lose(&mut self, segment: &mut OpenSegment, lost: BTreeMap<u32, u64>) {
         let all: u64 = lost.values().sum();
         if all == 0 {
             return;
         }
-        // Those that were decoded had been counted as recorded.
+        // Decoded ones had been counted as recorded.
         self.samples = self.samples.saturating_sub(segment.samples.held().values().sum());
-        // At the end the thread of the rings, which tells losses, is gone.
+        // When the recorder stops, the rings' thread, which reports losses, is gone by now.
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         for (core, samples) in lost {
             *self.lost.entry(core).or_default() += samples;
@@ -365,12 +365,12 @@ impl Keeper {
             probe: probe::SAMPLES.to_owned(),
             what: format!("{all} stack samples at the end of this segment"),
             why: self.trouble.clone().unwrap_or_else(|| "they could not be stored".to_owned()),
-            how_to_see: "make room and record again".to_owned(),
+            how_to_see: "free disk space and record again".to_owned(),
         };
         segment.file.hold(Evidence { unseen: vec![unseen], ..Evidence::default() });
     }
 
-    /// Beside the recording, as a disk may take its time.
+    /// On its own thread, as the disk may be slow.
     fn seal(&mut self, mut segment: OpenSegment) {
         let held = segment.samples.held();
         self.lose(&mut segment, held);
@@ -379,12 +379,12 @@ impl Keeper {
         let seal = move || {
             let told = segment.file.take_leave();
             if let Err(error) = harmless(segment.file.finish(&[])).and(told) {
-                warn(&format!("{error}; the segment is not closed properly, but can be read"));
+                warn(&format!("{error}; the segment was not closed properly but can be read"));
             }
         };
         match std::thread::Builder::new().name("seal".to_owned()).spawn(seal) {
             Ok(thread) => self.sealing.push(thread),
-            // Dropped with what it holds: whole, and not sealed.
+            // Dropping it leaves the segment complete, but not sealed.
             Err(error) => warn(&format!("cannot close a segment in the background: {error}")),
         }
     }
@@ -412,23 +412,23 @@ impl Keeper {
 }
 
 impl OpenSegment {
-    fn want_anew(&mut self, shared: &Shared) {
+    fn want_anew(&mut self, shared: &StoreShared) {
         if !std::mem::replace(&mut self.anew_asked, true) {
             shared.wants_anew.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Where the samples come from. Told at the beginning, so that an open segment is read like a sealed one.
+    /// Stores where the samples come from. Done at the beginning, so that an open segment reads like a sealed one.
     fn tell_source(&mut self, lost: u64) -> Result<(), RecordingError> {
         let clock = Clock { clock_ns: self.began_clocks.at.0, wall_ns: self.began_clocks.real_ns };
-        let report = Report { lost, ..Report::default() };
+        let report = ImportReport { lost, ..ImportReport::default() };
         self.file.writer().set_profile_source(&self.origin.row(Some(clock), Some(&report)))?;
         self.source_told = true;
         Ok(())
     }
 }
 
-/// A reader that has the file open keeps its log beside it; nothing is lost.
+/// A reader with the file open keeps the log in place; nothing is lost.
 fn harmless(sealed: Result<(), RecordingError>) -> Result<(), RecordingError> {
     match sealed {
         Err(error @ RecordingError::NotAlone { .. }) => {

@@ -1,8 +1,8 @@
-//! The thread that owns the segments: it takes what was seen, brings it into the file every [`COMMIT_EVERY`], begins a new segment when
-//! it is time, and lets the oldest go when the directory is full.
+//! The thread that owns the segments: it writes evidence into the file every [`COMMIT_EVERY`], begins new segments and evicts the
+//! oldest when the directory is full.
 //!
-//! The others hand over and go on. What they hand over is bounded in bytes: if this thread cannot keep up (a disk that hangs), what
-//! is too much is counted as lost. [`keeper`] is what the thread does, here is how it is reached.
+//! Other threads hand over and go on. What is in flight is bounded in bytes: if this thread cannot keep up (a hanging disk), the
+//! excess is counted as lost. [`keeper`] is the thread itself; this file is how others reach it.
 
 mod keeper;
 mod records;
@@ -22,15 +22,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What happens waits up to 100 ms for a look and that for its turn, up to 250 ms, before it comes here: kill -9 may take a second.
+/// An event waits up to 100 ms for a look, and that up to 250 ms for its turn; with this, kill -9 loses at most a second.
 pub const COMMIT_EVERY: Duration = Duration::from_millis(650);
-/// Handed over and not taken yet.
+/// Most bytes handed over but not taken yet.
 const MOST_IN_FLIGHT: usize = 16 << 20;
 const MOST_MESSAGES: usize = 4096;
 
 enum Message {
     Seen(Box<Evidence>),
-    /// The first of a new segment: everything is told anew in it.
+    /// The first fragment of a new segment: it describes everything again.
     Anew(Box<Evidence>, Clocks),
     Records(Records),
     Rollup(Box<RollupRow>),
@@ -42,16 +42,16 @@ enum Message {
 #[derive(Clone)]
 pub struct Handle {
     messages: SyncSender<Message>,
-    shared: Arc<Shared>,
+    shared: Arc<StoreShared>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct StoreShared {
     in_flight: AtomicUsize,
     wants_anew: AtomicBool,
-    /// Nanoseconds since 1970 from which on segments are to stay; 0 if none need to.
+    /// Segments from this time on (nanoseconds since 1970) must stay; 0: none.
     needed_from: AtomicU64,
-    /// Evidence that could not be handed over.
+    /// Fragments that could not be handed over.
     refused: AtomicU64,
 }
 
@@ -88,12 +88,12 @@ impl Handle {
         })
     }
 
-    /// A minute in numbers. Small, and lost only with everything else.
+    /// A minute's sums. Small, and lost only with everything else.
     pub fn rollup(&self, minute: RollupRow) {
         let _ = self.messages.try_send(Message::Rollup(Box::new(minute)));
     }
 
-    /// Stores now what was handed over, instead of within the second.
+    /// Commits now what was handed over, instead of within the second.
     pub fn commit(&self) {
         let _ = self.messages.try_send(Message::Commit);
     }
@@ -108,12 +108,12 @@ impl Handle {
         false
     }
 
-    /// Whether everything should be told anew, for a new segment. Asked once, it is no longer wanted.
+    /// Whether everything should be described again, for a new segment. Clears the request.
     pub fn wants_anew(&self) -> bool {
         self.shared.wants_anew.swap(false, Ordering::Relaxed)
     }
 
-    /// Segments that hold anything after this moment stay as long as there are others to let go.
+    /// Segments with anything after this moment stay as long as there are others to evict.
     pub fn keep_from(&self, real_ns: Option<u64>) {
         self.shared.needed_from.store(real_ns.unwrap_or(0), Ordering::Relaxed);
     }
@@ -125,7 +125,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Takes over a directory that is ours. `samples` says below which root names are looked up, and what records look like.
+    /// Takes over a directory that is locked by us. `samples`: the root for looking up names, and the format of records.
     pub fn start(
         segments: Segments,
         samples: Option<(PathBuf, LiveFormat)>,
@@ -133,9 +133,9 @@ impl Store {
         status: Arc<Mutex<Status>>,
     ) -> anyhow::Result<Store> {
         let (sender, receiver) = sync_channel(MOST_MESSAGES);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(StoreShared::default());
         let handle = Handle { messages: sender, shared: Arc::clone(&shared) };
-        // Made where it lives: its parts do not go from thread to thread.
+        // Created on its own thread: its parts are not Send.
         let run = move || {
             let live = samples.map(|(root, format)| Live::new(&root, format));
             let mut keeper = Keeper::new(segments, live, host, shared, status);
@@ -149,9 +149,9 @@ impl Store {
         self.handle.clone()
     }
 
-    /// Stores what was handed over, and seals the segment.
+    /// Stores what was handed over and seals the segment.
     pub fn finish(self) -> anyhow::Result<()> {
-        // A full channel empties: its reader lives until it gets this.
+        // Does not block for long on a full channel: the reader runs until it gets this.
         let _ = self.handle.messages.send(Message::Stop);
         match self.thread.join() {
             Ok(sealed) => Ok(sealed?),

@@ -1,20 +1,20 @@
-//! Bytes out of the perf rings on their way to the store.
+//! Bytes from the perf rings on their way to the store.
 
 use coroner_evidence::Time;
 use coroner_evidence::perf::{HEADER, kind, record_header};
 use std::collections::BTreeMap;
 
-/// Records of the perf rings: one after the other, and where those of each core end.
+/// Concatenated records of the perf rings, and where those of each core end.
 #[derive(Debug, Default)]
 pub struct Records {
     pub bytes: Vec<u8>,
     pub ends: Vec<(u32, usize)>,
-    /// With these, all that was recorded until then has come: the last piece of a round over all rings.
+    /// Set on the last piece of a round over all rings: everything recorded until then has been handed over.
     pub all_until: Option<Time>,
 }
 
 impl Records {
-    /// How many samples each core has here.
+    /// Number of samples in here, by core.
     pub fn samples(&self) -> BTreeMap<u32, u64> {
         let mut counts = BTreeMap::new();
         let mut at = 0;
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_are_let_go_are_counted_by_core() {
+    fn samples_are_counted_by_core() {
         let mut records = Records::default();
         for (core, kinds) in [(0, vec![9, 3, 9]), (5, vec![9])] {
             for kind in kinds {

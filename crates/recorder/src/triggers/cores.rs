@@ -1,6 +1,6 @@
-//! Cores that nobody else can use: full in the kernel, or taken by a real-time thread.
+//! Cores that nothing else can use: full of kernel work, or taken by a real-time thread.
 //!
-//! A core that is full of ordinary programs is everyday work: its run queue takes turns, and it begins no incident.
+//! A core full of ordinary programs is normal: its run queue takes turns. It triggers no incident.
 
 use super::super::real_time::{LATE, OWNED, RealTimeThreads};
 use super::super::trigger::{Over, Trigger};
@@ -11,11 +11,11 @@ use coroner_evidence::{Time, Window};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A core that was full is so until it had some room in a second: one that hovers about the threshold is the same incident.
+/// A full core counts as full until it is below this for a second: hovering around the threshold is one incident.
 const ROOM: f64 = 0.8;
-/// Real-time threads have left a core when they had less than a quarter of it.
+/// Real-time threads have left a core once they have less than this of it.
 const LEFT: f64 = 0.25;
-/// Who had it is asked of this much of a long stretch: what real-time threads did is kept for ten seconds.
+/// Its owner is determined over the last part of a long stretch only: real-time threads are remembered for ten seconds.
 const LONGEST_ASKED: Duration = Duration::from_secs(5);
 
 pub struct CoreTriggers {
@@ -27,11 +27,11 @@ pub struct CoreTriggers {
 #[derive(Debug, Default)]
 struct Core {
     fired: Option<Fired>,
-    /// Until then everything was told: what was full before begins nothing.
+    /// Everything up to here was reported: a stretch that ended before triggers nothing.
     told_until: Time,
 }
 
-/// What was told and is not over.
+/// Reported, and not over.
 #[derive(Debug, Clone, PartialEq)]
 struct Fired {
     since: Time,
@@ -48,7 +48,7 @@ enum FiredBy {
         /// How long it ran there, and until when, by the last look at it.
         held: Duration,
         ran_until: Time,
-        /// It was noticed there last.
+        /// When it was last seen there.
         seen: Time,
     },
 }
@@ -103,7 +103,7 @@ impl Core {
                         *seen = now;
                     }
                 }
-                // Another one has it now; or it is not to be seen: it sleeps, moved or ended.
+                // Another thread has the core, or this one was not seen: it sleeps, moved or exited.
                 (owns && it.is_none()) || now.since(*seen) >= full_for + LATE
             }
         };
@@ -134,7 +134,7 @@ impl Core {
             return Some(Trigger { by: Some(had.comm), ..begun });
         }
         let window = full(Saturation::Kernel, full_for)?;
-        let text = format!("core {number} was in the kernel without a pause");
+        let text = format!("core {number} was full of kernel work");
         Some(self.begin(number, Code::CoreSaturated, FiredBy::Kernel, window, text))
     }
 
@@ -144,7 +144,7 @@ impl Core {
         Trigger { since: Some(window.from), ..begun }
     }
 
-    /// What is told when it is over, if anything had begun.
+    /// The end of what was reported, if anything was.
     fn end(&mut self, number: u32, line: &CoreLine) -> Option<Over> {
         let until = |of: Saturation| line.latest(of).map_or(Time(0), |full| full.window.to);
         let Fired { since, by } = self.fired.take()?;

@@ -1,4 +1,4 @@
-//! Counters that rise too fast: packets that a core dropped, memory cgroups that die and stay.
+//! Counters that rise too fast: packets dropped by a core, dead memory cgroups.
 
 use super::super::trigger::Trigger;
 use super::trigger;
@@ -10,22 +10,22 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 const SOFTNET_WINDOW: Duration = Duration::from_secs(10);
-/// Drops come in bursts of one overload; a minute without any ends it.
+/// One overload drops packets in bursts; a minute without drops ends it.
 const SOFTNET_OVER: Duration = Duration::from_secs(60);
 const ZOMBIE_WINDOW: Duration = Duration::from_secs(600);
 
 /// How much a value rose within a window.
 #[derive(Debug, Default)]
 struct Rise {
-    /// The lowest value of each part of the window, oldest first; the first one may be older than the window.
+    /// The lowest value in each part of the window, oldest first; the first may be older than the window.
     points: VecDeque<(Time, u64)>,
 }
 
 impl Rise {
-    /// Takes a value and tells how far it is above the lowest within the window. A probe tells a value only when it moved, so
-    /// the last one from before the window still held when the window began.
+    /// Takes a value and returns how far it is above the lowest in the window. Probes report a value only when it changed, so the
+    /// last one before the window still held when the window began.
     fn take(&mut self, at: Time, value: u64, window: Duration) -> u64 {
-        // Thirty parts are fine enough, and bound what is kept.
+        // Thirty parts are fine enough and bound the memory.
         let part = window / 30;
         let has_more = self.points.len() > 1;
         match self.points.back_mut() {
@@ -44,7 +44,7 @@ impl Rise {
     }
 }
 
-/// Packets that a core dropped, as its backlog was full.
+/// Packets that a core dropped because its backlog was full.
 pub struct SoftnetTrigger {
     threshold: u64,
     cores: HashMap<u32, Drops>,
@@ -88,14 +88,14 @@ impl Drops {
     fn take(&mut self, at: Time, value: u64, threshold: u64) -> Option<u64> {
         if let Some((since, before)) = self.last {
             if value < before {
-                // Counted anew: the core was away.
+                // The counter was reset: the core was offline.
                 self.rise.clear();
             }
             if value != before && at.since(since) >= SOFTNET_OVER {
                 self.fired = false;
             }
         }
-        // A value that is told again without having moved is no drop.
+        // An unchanged value that is reported again is no drop.
         if self.last.is_none_or(|(_, before)| value != before) {
             self.last = Some((at, value));
         }
@@ -106,10 +106,10 @@ impl Drops {
     }
 }
 
-/// Memory cgroups that are removed and not freed.
+/// Memory cgroups that were removed but not freed.
 pub struct ZombieTrigger {
     threshold: u64,
-    /// Where the number comes from decides what exactly it counts: each source is compared with itself.
+    /// Sources count slightly different things, so each is compared only with itself.
     sources: HashMap<String, Rise>,
     fired: bool,
 }
@@ -136,7 +136,7 @@ impl ZombieTrigger {
         }
         values.sort_by_key(|(_, at, _)| *at);
         for (source, at, dead) in values {
-            // A handful of sources; mounts that come and go must not make more and more of them.
+            // There are few sources; short-lived mounts must not add ever more.
             if self.sources.len() >= 16 && !self.sources.contains_key(&source) {
                 continue;
             }
@@ -144,10 +144,10 @@ impl ZombieTrigger {
             if came >= self.threshold && !self.fired {
                 self.fired = true;
                 let text =
-                    format!("{} new dead memory cgroups within ten minutes; there are {}", count(came), count(dead));
+                    format!("{} new dead memory cgroups within ten minutes ({} in all)", count(came), count(dead));
                 found.push(trigger(Code::ZombieMemcgs, "", None, at, text));
             } else if self.fired && came < self.threshold / 2 {
-                // A leak that goes on is the same one until it has slowed down to half of what is worth an incident.
+                // An ongoing leak is one incident until it has slowed down to half the threshold.
                 self.fired = false;
             }
         }
@@ -172,21 +172,21 @@ mod tests {
     }
 
     #[test]
-    fn drops_count_within_ten_seconds_and_one_overload_is_one() {
+    fn drops_count_within_ten_seconds_and_one_overload_fires_once() {
         let mut trigger = SoftnetTrigger::new(100);
-        assert_eq!(fire(&mut trigger, 0, 5_000_000), 0, "what was dropped before is history");
+        assert_eq!(fire(&mut trigger, 0, 5_000_000), 0, "earlier drops do not count");
         assert_eq!(fire(&mut trigger, 100, 5_000_050), 0);
         assert_eq!(fire(&mut trigger, 130, 5_000_090), 0, "90, but not within ten seconds");
         assert_eq!(fire(&mut trigger, 135, 5_000_160), 1);
         assert_eq!(fire(&mut trigger, 150, 5_009_000), 0, "the same overload");
         assert_eq!(fire(&mut trigger, 200, 5_009_900), 0);
         assert_eq!(fire(&mut trigger, 261, 5_010_000), 1, "a minute without drops ended it");
-        assert_eq!(fire(&mut trigger, 600, 7), 0, "the core came back");
+        assert_eq!(fire(&mut trigger, 600, 7), 0, "the core came back online");
         assert_eq!(fire(&mut trigger, 601, 207), 1);
     }
 
     #[test]
-    fn zero_switches_it_off_and_cores_are_not_added_up() {
+    fn zero_switches_it_off_and_cores_are_counted_separately() {
         let mut off = SoftnetTrigger::new(0);
         assert_eq!(fire(&mut off, 0, 0) + fire(&mut off, 1, 1_000_000), 0);
         let mut trigger = SoftnetTrigger::new(100);
@@ -217,11 +217,11 @@ mod tests {
     }
 
     #[test]
-    fn zombies_that_were_there_are_history_and_a_leak_fires_once() {
+    fn old_zombies_do_not_count_and_a_leak_fires_once() {
         let mut trigger = ZombieTrigger::new(1000);
         let mut fired = Vec::new();
         for minute in 0..60 {
-            // 68,000 of old; from minute 20 to 40 a hundred and fifty a minute.
+            // 68,000 old ones; from minute 20 to 40, 150 more a minute.
             let came = 150 * (minute as u64).saturating_sub(20).min(20);
             let mut found = Vec::new();
             trigger.look(&census(minute as u64 * 60, Some(68_000 + came)), &mut found);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_growth_and_blindness_are_no_incident() {
+    fn slow_growth_and_missing_numbers_are_no_incident() {
         let mut trigger = ZombieTrigger::new(1000);
         let mut found = Vec::new();
         for minute in 0..600 {

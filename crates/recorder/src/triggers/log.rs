@@ -1,4 +1,4 @@
-//! Lines of the kernel log: a NIC that hung or was reset, a stall, an OOM kill.
+//! Kernel log lines: a NIC that hung or was reset, a stall, an OOM kill.
 
 use super::super::config::TriggerConfig;
 use super::super::trigger::Trigger;
@@ -11,22 +11,22 @@ use coroner_evidence::{Evidence, LogLine, Nic, QueueKind, Time};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// A line whose time is known no better than this says nothing about whether it came before we did.
+/// A line with a less precise time may be older than the recorder.
 const TIMED: Duration = Duration::from_secs(1);
-/// Subjects that are remembered; a log that names more of them is forged or broken.
+/// Most subjects remembered; a log that names more is forged or broken.
 const MOST_SUBJECTS: usize = 256;
 const MOST_NICS: usize = 256;
 
 pub struct LogTriggers {
     families: Vec<Family>,
-    /// What was printed until then is history. `None` before the first fragment.
+    /// Earlier lines do not count. `None` before the first fragment.
     started: Option<Time>,
-    /// The highest sequence number so far: a new segment may tell old lines again.
+    /// The highest sequence number so far: a new segment may repeat old lines.
     last_sequence: Option<u64>,
-    /// When the last line about this was printed.
+    /// When the last line about this was logged.
     seen: HashMap<(Code, String), Time>,
     nics: Vec<Nic>,
-    /// What the kernel said of the kill that it is about to report.
+    /// What the kernel logged about the kill it is about to report.
     oom: Option<(u32, OomScope, Option<String>)>,
 }
 
@@ -48,7 +48,7 @@ impl LogTriggers {
         self.note_nics(&fragment.nics);
         let first = self.started.is_none();
         if first {
-            // The first look reads the whole log of the boot. The clocks are read just before it.
+            // The first look reads the whole log since boot. The clocks are read just before it.
             let clock = fragment.clocks.iter().map(|c| c.at).min();
             let core = fragment.core_times.iter().map(|c| c.at).min();
             let newest = fragment.log.iter().map(|l| l.at).max();
@@ -86,7 +86,7 @@ impl LogTriggers {
             Event::Xid(_) | Event::ConntrackFull { .. } => None,
         };
         let Some((code, new)) = new else { return };
-        // An incident prints many lines; as long as they go on it is the same one.
+        // An incident logs many lines; as long as they keep coming, it is the same one.
         let key = (code, new.subject.clone());
         if self.seen.len() >= MOST_SUBJECTS {
             self.seen.retain(|_, at| line.at.since(*at) < ONE_INCIDENT);
@@ -98,8 +98,8 @@ impl LogTriggers {
     }
 
     fn nic(&self, event: &NicEvent, line: &LogLine) -> Option<(Code, Trigger)> {
-        // Single late completions and kicked queues are everyday noise of some drivers; a poll that did not run is the
-        // beginning of what the recorder is there for.
+        // Single late completions and kicked queues are normal noise of some drivers. A poll that did not run is how the trouble that
+        // the recorder is there for begins.
         if !event.step.is_outage() && event.step != NicStep::PollStarved {
             return None;
         }
@@ -108,7 +108,7 @@ impl LogTriggers {
         Some((Code::NicReset, trigger(Code::NicReset, name, core, line.at, line.text.clone())))
     }
 
-    /// The core that alone serves a queue for sending.
+    /// The only core that serves a transmit queue.
     fn core_of(&self, name: &str, queue: u32) -> Option<u32> {
         let nic = self.nics.iter().find(|nic| nic.name == name)?;
         let serves = |kind| nic.queues.iter().find(|q| q.index == queue && q.kind == kind)?.cores()?.single();
@@ -117,7 +117,7 @@ impl LogTriggers {
 
     fn oom(&mut self, event: OomEvent, line: &LogLine) -> Option<(Code, Trigger)> {
         let (scope, pid, comm) = match event {
-            // Said just before the kill.
+            // Logged just before the kill.
             OomEvent::Summary { scope, pid, limit_of, cgroup, .. } => {
                 self.oom = Some((pid, scope, limit_of.or(cgroup)));
                 return None;
@@ -132,14 +132,14 @@ impl LogTriggers {
         let scope = scope.or(said.as_ref().map(|(_, scope, _)| *scope));
         let limited = said.and_then(|(_, _, limited)| limited).filter(|_| scope == Some(OomScope::Cgroup));
         let why = match (&limited, scope) {
-            (Some(cgroup), _) => format!("the cgroup {cgroup} reached its memory limit"),
+            (Some(cgroup), _) => format!("cgroup {cgroup} reached its memory limit"),
             (None, Some(OomScope::Cgroup)) => "its cgroup reached its memory limit".to_owned(),
             (None, Some(OomScope::Node)) => "the node ran out of memory".to_owned(),
-            (None, None) => "there was no memory left".to_owned(),
+            (None, None) => "out of memory".to_owned(),
         };
-        // Not by pid: a limit that is too low kills one process after the other.
+        // Not by pid: a limit that is too low kills one process after another.
         let subject = limited.unwrap_or_else(|| comm.clone());
-        let text = format!("{comm}[{pid}] was killed: {why}");
+        let text = format!("{comm}[{pid}] was OOM-killed: {why}");
         Some((Code::OomKill, trigger(Code::OomKill, subject, None, line.at, text)))
     }
 }
@@ -152,7 +152,7 @@ fn stall(event: &StallEvent, line: &LogLine) -> Option<(Code, Trigger)> {
         StallEvent::Rcu { core, .. } => (*core, core.map_or_else(|| "rcu".to_owned(), |core| format!("core {core}"))),
         StallEvent::RcuThreadStarved { .. } => (None, "rcu".to_owned()),
         StallEvent::HungTask { comm, .. } => (None, comm.clone()),
-        // Ten milliseconds in a worker are worth a line, not an incident.
+        // Ten milliseconds in a worker are worth a log line, not an incident.
         StallEvent::WorkqueueHog { .. } => return None,
     };
     Some((Code::KernelStall, trigger(Code::KernelStall, subject, core, line.at, line.text.clone())))
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_printed_before_we_came_is_history() {
+    fn lines_older_than_the_recorder_do_not_count() {
         let mut triggers = LogTriggers::new(&TriggerConfig::default());
         let first = vec![line(1, 5, PAUSED), line(2, 99, DONE), line(3, 101, PAUSED)];
         let found = look(&mut triggers, 100, first.clone());
@@ -198,12 +198,12 @@ mod tests {
             (found[0].code.as_str(), found[0].subject.as_str(), found[0].at),
             ("nic-reset", "eth0", Time::from_secs(101))
         );
-        // A new segment tells all of them again.
+        // A new segment repeats all of them.
         assert_eq!(look(&mut triggers, 700, first), []);
     }
 
     #[test]
-    fn one_reset_is_one_incident_however_many_lines_it_prints() {
+    fn one_reset_is_one_incident_however_many_lines_it_logs() {
         let mut triggers = started();
         assert_eq!(look(&mut triggers, 200, vec![line(1, 200, PAUSED), line(2, 201, PAUSED)]).len(), 1);
         assert_eq!(look(&mut triggers, 203, vec![line(3, 203, DONE)]), []);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_leads_to_its_core() {
+    fn a_queue_names_its_core() {
         let mut triggers = started();
         let queue = NicQueue {
             kind: QueueKind::Tx,
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn user_space_and_noise_begin_nothing() {
+    fn user_space_lines_and_noise_trigger_nothing() {
         let mut triggers = started();
         let mut forged = line(1, 200, PAUSED);
         forged.facility = 1;
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_names_the_limit_that_was_reached() {
+    fn an_oom_kill_names_the_limit_that_was_reached() {
         let mut triggers = started();
         let summary = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/jobs/a,task_memcg=/jobs/a/b,task=python3,pid=77,uid=0";
         let killed = |pid: u32| {
@@ -265,13 +265,13 @@ mod tests {
         };
         let found = look(&mut triggers, 200, vec![line(1, 200, summary), line(2, 200, &killed(77))]);
         assert_eq!((found.len(), found[0].subject.as_str()), (1, "/jobs/a"));
-        assert_eq!(found[0].text, "python3[77] was killed: the cgroup /jobs/a reached its memory limit");
+        assert_eq!(found[0].text, "python3[77] was OOM-killed: cgroup /jobs/a reached its memory limit");
         let found = look(&mut triggers, 300, vec![line(3, 300, &killed(78))]);
         assert_eq!(found[0].subject, "python3");
     }
 
     #[test]
-    fn a_soft_lockup_suspects_its_core_and_switched_off_is_off() {
+    fn a_soft_lockup_suspects_its_core_and_can_be_switched_off() {
         let lockup = "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [kworker/3:1:77]";
         let found = look(&mut started(), 200, vec![line(1, 200, lockup)]);
         assert_eq!((found[0].code.as_str(), found[0].core), ("kernel-stall", Some(3)));

@@ -1,8 +1,8 @@
-//! What makes the recorder freeze the minutes around: detection over fragments of evidence, as they are seen.
+//! Triggers: events in the fragments of evidence that make the recorder freeze the minutes around them.
 //!
-//! A trigger is not a finding. It must be cheap (it runs five times a second for months), it must not miss, and it may be wrong
-//! now and then: what really happened is diagnosed later, from the incident's file. Each kind keeps a small state of its own and
-//! fires once for one thing: it fires again only after that thing was over (hysteresis).
+//! A trigger is not a finding. It must be cheap (it runs five times a second for months) and must not miss anything, but may be
+//! wrong now and then: what really happened is diagnosed later, from the incident's file. Each kind keeps a small state and fires
+//! once per event: it fires again only after that event was over (hysteresis).
 
 mod cores;
 mod growth;
@@ -20,7 +20,7 @@ use growth::{SoftnetTrigger, ZombieTrigger};
 use log::LogTriggers;
 use restarts::RestartTriggers;
 
-/// The code of an incident that a person asked for.
+/// The code of an incident that a user asked for.
 pub use coroner_source::incident::MARK;
 
 pub struct Triggers {
@@ -42,12 +42,11 @@ impl Triggers {
         }
     }
 
-    /// What begins and what ends with this fragment, which `cores` and `real_time` have taken. Fragments come in the order in
-    /// which they were seen.
+    /// What begins and ends with this fragment, which `cores` and `real_time` have taken already. Fragments must come in order.
     pub fn look(&mut self, fragment: &Evidence, cores: &Timeline, real_time: &RealTimeThreads) -> Noticed {
         let mut noticed = Noticed::default();
         let found = &mut noticed.begun;
-        // The log first: where it names the culprit's victim, that incident is the one to open.
+        // The log first: if it names the victim, that incident is the one to open.
         self.log.look(fragment, found);
         self.cores.look(cores, real_time, found, &mut noticed.over);
         self.softnet.look(fragment, found);

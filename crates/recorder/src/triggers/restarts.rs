@@ -1,4 +1,4 @@
-//! Units and containers that begin to crash again and again.
+//! Units and containers that start to crashloop.
 
 use super::super::trigger::Trigger;
 use super::trigger;
@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 const WINDOW: Duration = Duration::from_secs(600);
-/// Units and containers that are followed; far more than a node has. What was not seen for a day is forgotten first.
+/// Most units and containers tracked; far more than a node has. What was not seen for a day is forgotten first.
 const MOST: usize = 20_000;
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 
@@ -21,7 +21,7 @@ pub struct RestartTriggers {
 
 #[derive(Debug, Default)]
 struct UnitState {
-    /// As systemd counts them.
+    /// systemd's NRestarts.
     counted: Option<u32>,
     invocation: Option<String>,
     restarts: Restarts,
@@ -30,21 +30,21 @@ struct UnitState {
 /// Restarts within the window.
 #[derive(Debug, Default)]
 struct Restarts {
-    /// When, and how many at once: between two looks there may be several.
+    /// When, and how many: there may be several between two looks.
     seen: VecDeque<(Time, u64)>,
     last_look: Time,
     fired: bool,
 }
 
 impl Restarts {
-    /// Takes what was counted at a look. Tells how many there were within the window when a loop begins.
+    /// Takes the restarts since the last look. When a loop begins, returns how many there were within the window.
     fn take(&mut self, at: Time, new: u64, threshold: u64) -> Option<u64> {
         self.last_look = at;
         while self.seen.front().is_some_and(|(then, _)| at.since(*then) >= WINDOW) {
             self.seen.pop_front();
         }
         if self.seen.is_empty() {
-            // A window without any restart ends a loop: slow ones wait for minutes (RestartSteps=, CrashLoopBackOff).
+            // A window without restarts ends a loop: slow loops wait for minutes (RestartSteps=, CrashLoopBackOff).
             self.fired = false;
         }
         if new == 0 {
@@ -78,7 +78,7 @@ impl RestartTriggers {
             let (counted, restarts) = self.containers.entry(key).or_insert((container.restarts, Restarts::default()));
             let new = container.restarts.saturating_sub(std::mem::replace(counted, container.restarts));
             if let Some(n) = restarts.take(container.at, new, self.threshold) {
-                let text = format!("the container {name} was restarted {n} times within ten minutes");
+                let text = format!("container {name} was restarted {n} times within ten minutes");
                 found.push(trigger(Code::ContainerCrashloop, name, None, container.at, text));
             }
         }
@@ -89,17 +89,17 @@ impl RestartTriggers {
             return;
         }
         forget(&mut self.units, unit.at, |state| state.restarts.last_look);
-        // What systemd counted before we first saw the unit is history.
+        // What systemd counted before the first look does not count.
         let state = self.units.entry(unit.name.clone()).or_default();
         let automatic = match (state.counted, unit.restarts) {
             (Some(before), Some(now)) if now >= before => u64::from(now - before),
-            // Set back by `reset-failed` or a start by hand, and counted again since.
+            // Set back to 0 by `reset-failed` or a manual start, and counted again since.
             (Some(_), Some(now)) => u64::from(now),
             _ => 0,
         };
         let another = state.invocation.is_some()
             && unit.invocation_id.as_ref().is_some_and(|id| state.invocation.as_ref() != Some(id));
-        // Somebody else than systemd starts it anew. By hand or by a timer that is fine, unless it failed each time.
+        // Something other than systemd starts it again. By hand or by a timer that is fine, unless it failed each time.
         let by_others = u64::from(another && automatic == 0 && !is_job(&[unit]) && has_failed(unit));
         state.counted = unit.restarts.or(state.counted);
         if unit.invocation_id.is_some() {
@@ -143,22 +143,22 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_fires_when_it_begins_and_again_after_it_was_over() {
+    fn a_loop_fires_when_it_begins_and_again_after_it_ended() {
         let mut triggers = RestartTriggers::new(5);
-        assert_eq!(look(&mut triggers, unit(0, 500)), [], "what was counted before is history");
+        assert_eq!(look(&mut triggers, unit(0, 500)), [], "earlier restarts do not count");
         assert_eq!(look(&mut triggers, unit(10, 504)), []);
         let found = look(&mut triggers, unit(20, 505));
         assert_eq!((found[0].code.as_str(), found[0].subject.as_str()), ("unit-crashloop", "ecs.service"));
         assert_eq!(found[0].text, "ecs.service was restarted 5 times within ten minutes");
         for second in (30..3000).step_by(10) {
-            assert_eq!(look(&mut triggers, unit(second, 505 + second as u32 / 10)), [], "it goes on");
+            assert_eq!(look(&mut triggers, unit(second, 505 + second as u32 / 10)), [], "still the same loop");
         }
         assert_eq!(look(&mut triggers, unit(3700, 804)), []);
         assert_eq!(look(&mut triggers, unit(3710, 810)).len(), 1);
     }
 
     #[test]
-    fn slow_restarts_and_starts_by_hand_are_no_loop() {
+    fn slow_restarts_and_manual_starts_are_no_loop() {
         let mut triggers = RestartTriggers::new(5);
         for hour in 0..20u32 {
             assert_eq!(look(&mut triggers, unit(u64::from(hour) * 3600, hour)), []);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_was_set_back_goes_on() {
+    fn a_count_that_was_set_back_still_counts() {
         let mut triggers = RestartTriggers::new(5);
         assert_eq!(look(&mut triggers, unit(0, 7)), []);
         assert_eq!(look(&mut triggers, unit(10, 3)), []);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_that_another_program_starts_and_that_fails_each_time_loops() {
+    fn a_unit_that_fails_each_time_another_program_starts_it_is_a_loop() {
         let mut triggers = RestartTriggers::new(5);
         let mut found = 0;
         for n in 0..7u64 {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_are_followed_too() {
+    fn containers_are_tracked_too() {
         let mut triggers = RestartTriggers::new(3);
         let mut found = Vec::new();
         for (second, restarts) in [(0, 40), (60, 41), (120, 42), (180, 43), (240, 44)] {

@@ -1,4 +1,4 @@
-//! The dead cgroups that stay: those that reclaim frees, the files that keep others, and the reboot that frees them all.
+//! Dead cgroups: reclaim frees some, deleting files frees others, a reboot frees all.
 
 use super::{Case, Draft, Problem, Targets};
 use crate::facts::{Facts, directory_of};
@@ -6,7 +6,8 @@ use crate::measure::Measure;
 use crate::plan::{Risk, Step};
 use crate::reboot;
 use crate::steps::delete_files::{DeleteFiles, NamedFile};
-use crate::steps::{Action, FreeZombies, Kind};
+use crate::steps::threads::cores_words;
+use crate::steps::{Action, FreeZombies, StepKind};
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::cited::with_room_for_thread;
 use coroner_diagnosis::units::paths::{UnitPaths, shell_word};
@@ -20,20 +21,19 @@ use std::collections::BTreeMap;
 
 /// Ancestors below which reclaim is planned.
 const PLACES: usize = 3;
-/// v2: reclaim takes from the living as well; so much more than the dead hold is asked for at most.
+/// v2: reclaim also takes from live cgroups. Ask for at most this many times what the dead hold.
 const MORE_THAN_HELD: u64 = 4;
 const LEAST_ASKED: u64 = 32 << 20;
 const MOST_ASKED: u64 = 2 << 30;
-/// Page cache of the living that goes, too: from here on somebody notices.
+/// If live cgroups may lose more page cache than this, running jobs notice.
 const MUCH_CACHE: u64 = 1 << 30;
 
-/// A file that keeps dead cgroups.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PinningFile {
     pub path: String,
-    /// Where we reach it: the path, or `/proc/PID/root/…` of who sees it.
+    /// Where we reach it: the path itself, or `/proc/PID/root/…`.
     pub reach: String,
-    /// A process whose mount namespace has that path, if ours has not.
+    /// A process whose mount namespace has that path, if ours does not.
     pub seen_by: Option<u32>,
     pub filesystem: String,
     pub bytes: u64,
@@ -42,11 +42,11 @@ pub struct PinningFile {
     pub deleted: bool,
 }
 
-/// A group smaller than this part of all dead is not worth the page cache of its neighbours.
+/// A group smaller than a tenth of all dead cgroups is not worth dropping its neighbours' page cache.
 const PART: u64 = 10;
 
-/// The groups that a problem is about: those of its unit. Large ones of others, too, where all the dead together are what hurts, or where
-/// none is known to be the unit's.
+/// The groups that a problem is about: those of its unit. Also other large ones if all dead cgroups together do the harm, or if none
+/// is known to be the unit's.
 fn groups<'g, 'c>(case: &'g Case<'c>, problem: &Problem<'_>) -> Vec<&'g Group<'c>> {
     let Some(report) = &case.zombies else { return Vec::new() };
     let has = |codes: &[Code]| {
@@ -56,7 +56,7 @@ fn groups<'g, 'c>(case: &'g Case<'c>, problem: &Problem<'_>) -> Vec<&'g Group<'c
         SubjectKind::Unit => of_unit(case, &problem.root.subject.name),
         _ => Vec::new(),
     };
-    // Whoever asks for the dead asks for all of them.
+    // Whoever asks for zombie-memcgs asks for all of them.
     let is_asked = matches!(case.wishes.about, Some((Code::ZombieMemcgs, _)));
     let all_hurt = has(&[Code::MemcgWalk, Code::SlowMemcgStat]) || groups.is_empty() && has(&[Code::ZombieMemcgs]);
     if is_asked || all_hurt {
@@ -70,7 +70,7 @@ fn groups<'g, 'c>(case: &'g Case<'c>, problem: &Problem<'_>) -> Vec<&'g Group<'c
     groups
 }
 
-/// One line about the dead that no problem of a plan is about, if it is about dead ones at all.
+/// One line about the dead cgroups that a plan leaves out, if it is about dead cgroups at all.
 pub fn not_of(case: &Case<'_>, problems: &[Problem<'_>]) -> Option<String> {
     let report = case.zombies.as_ref()?;
     let planned: Vec<&Group<'_>> = problems.iter().flat_map(|problem| groups(case, problem)).collect();
@@ -84,7 +84,7 @@ pub fn not_of(case: &Case<'_>, problems: &[Problem<'_>]) -> Option<String> {
         return None;
     }
     let most = others.iter().filter(|group| group.rest_of == 0).max_by_key(|group| group.dead);
-    let place = most.map(|group| format!(" (most are {})", join_path(&group.parent, &group.pattern)));
+    let place = most.map(|group| format!(" (mostly {})", join_path(&group.parent, &group.pattern)));
     let sum = |fits: &dyn Fn(&Group<'_>) -> bool| -> u64 {
         others.iter().filter(|group| fits(group)).filter_map(|group| group.dead).sum()
     };
@@ -98,13 +98,14 @@ pub fn not_of(case: &Case<'_>, problems: &[Problem<'_>]) -> Option<String> {
         });
     }
     if sum(&in_files) > 0 {
-        ways.push("deleting the files in tmpfs that keep them (`coroner zombies --all` lists those)");
+        ways.push("deleting the tmpfs files that keep them (`coroner zombies --all` lists the files)");
     }
     ways.push("a reboot");
     Some(format!(
-        "{} more{} not from this cause and not part of this plan. What would free them: {}.",
+        "Not in this plan: {}{} from other causes. What would free {}: {}.",
         plural(dead, "dead cgroup", "dead cgroups"),
-        format_args!("{} {}", place.unwrap_or_default(), if dead == 1 { "is" } else { "are" }),
+        place.unwrap_or_default(),
+        if dead == 1 { "it" } else { "them" },
         ways.join("; ")
     ))
 }
@@ -119,7 +120,7 @@ fn of_unit<'g, 'c>(case: &'g Case<'c>, unit: &str) -> Vec<&'g Group<'c>> {
         .collect()
 }
 
-/// The cgroup below which a unit's dead are: nothing that is folded.
+/// The cgroup below which a unit's dead ones are, without wildcards.
 pub fn ancestor_of_unit(case: &Case<'_>, unit: &str) -> Option<String> {
     of_unit(case, unit).first().map(|group| unfolded(&group.parent))
 }
@@ -153,7 +154,7 @@ pub fn plan(case: &Case<'_>, problem: &Problem<'_>, facts: &Facts, draft: &mut D
     if dead == 0 {
         return;
     }
-    // By the nearest ancestor that lives.
+    // By the nearest live ancestor.
     let mut by_place: BTreeMap<String, Vec<&Group<'_>>> = BTreeMap::new();
     for group in &groups {
         let place = with_ancestors(&unfolded(&group.parent))
@@ -171,7 +172,7 @@ pub fn plan(case: &Case<'_>, problem: &Problem<'_>, facts: &Facts, draft: &mut D
     the_rest(case, problem, &ours, dead, draft);
 }
 
-/// Whether reclaim can free any of it: page cache it can, tmpfs and locked memory it cannot.
+/// Whether reclaim can free any of them: it frees page cache, but neither tmpfs nor locked memory.
 fn reclaimable(group: &Group<'_>) -> bool {
     let may_be_cache = |kind| matches!(kind, OtherwiseKind::File | OtherwiseKind::Kernel | OtherwiseKind::Unknown);
     group.held.file > 0
@@ -211,26 +212,26 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
     let file = directory.join(if version == 1 { "memory.force_empty" } else { "memory.reclaim" });
     let file = shell_word(&file.display().to_string());
     let taken = match version {
-        // force_empty takes all that it can get.
+        // force_empty reclaims all it can.
         1 => others,
         _ => others.map(|others| others.min(most_bytes)),
     };
     let mut risk_words = match taken {
         Some(taken) => format!(
-            "up to {} of page cache of live cgroups below {place} may be dropped, too, and is read again when needed",
+            "may also drop up to {} of page cache of live cgroups below {place}, which they read again when needed",
             bytes(taken)
         ),
-        None => format!("page cache of live cgroups below {place} may be dropped, too, and is read again when needed"),
+        None => format!("may also drop page cache of live cgroups below {place}, which they read again when needed"),
     };
-    risk_words.push_str("; while it runs it may keep one core busy in the kernel");
+    risk_words.push_str("; may keep one core busy in the kernel while it runs");
     risk_words.push_str(match (facts.swap, version) {
         (Some(false), _) => "",
         (_, 1) => {
-            "; cgroup v1 cannot reclaim only page cache: with swap, memory of running jobs below it may be swapped out and is \
-             slow until it is read back"
+            "; cgroup v1 cannot limit reclaim to page cache: with swap, memory of running jobs below it may be swapped out, and \
+             reading it back is slow"
         }
         (..) => {
-            "; memory of running jobs is left alone (swappiness=0) if the kernel supports that; otherwise, with swap, some may \
+            "; spares the memory of running jobs (swappiness=0) if the kernel supports that; if not, and with swap, some may \
             be swapped out"
         }
     });
@@ -239,12 +240,11 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
     let wanted = case.wishes.cores.as_ref().map(ToString::to_string);
     draft.step(Step {
         id: format!("free-zombies:{place}"),
-        kind: Kind::FreeZombies,
-        title: format!("Free dead cgroups below {place} that page cache keeps"),
+        kind: StepKind::FreeZombies,
+        title: format!("Free dead cgroups below {place} that are kept by page cache"),
         reason: format!(
-            "{} dead memory cgroups are below {place}; {} of page cache keeps some or all of them. Stopping what created them \
-             frees none.",
-            count(dead),
+            "{} below {place}; {} of page cache keeps some or all of them. Stopping what created them frees none.",
+            plural(dead, "dead memory cgroup", "dead memory cgroups"),
             bytes(cache)
         ),
         commands: vec![match version {
@@ -253,21 +253,24 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
                 case.wishes.budget.as_secs().max(1),
                 shell_word(&format!("echo 1 > {file}"))
             ),
-            _ => format!("echo {most_bytes} swappiness=0 > {file}   # coroner does this in small steps and stops if it hurts others"),
+            _ => format!("echo {most_bytes} swappiness=0 > {file}   # coroner does this in small steps"),
         }],
         risk: if taken.is_some_and(|taken| taken > MUCH_CACHE) { Risk::High } else { Risk::Medium },
         risk_words,
         reversible: false,
-        undo: "nothing to undo: freed is freed".to_owned(),
+        undo: "nothing to undo".to_owned(),
         dangerous: taken.filter(|taken| *taken > MUCH_CACHE).map(|taken| {
-            format!("running jobs below {place} would lose {} of page cache and have to read it from disk again", bytes(taken))
+            format!("running jobs below {place} may lose up to {} of page cache and have to re-read it", bytes(taken))
         }),
-        not_fixed: "those kept by files in tmpfs, shared memory or locked memory; nor does it stop what creates new ones".to_owned(),
+        not_fixed: "dead cgroups kept by tmpfs files, shared or locked memory; whatever creates new ones".to_owned(),
         measures: vec![Measure::Dead { cgroup: place.to_owned() }],
         details: vec![format!(
-            "at most {:.0} s; stops early if others have to re-read much or wait for the disk; lowest priority{}",
+            "runs for at most {:.0} s at nice 19; stops early if others have to re-read pages or wait for the disk{}",
             case.wishes.budget.as_secs_f64(),
-            room.as_ref().or(wanted.as_ref()).map(|cores| format!("; on cores {cores}, which no NIC queue depends on")).unwrap_or_default()
+            room.as_ref()
+                .or(wanted.as_ref())
+                .map(|cores| format!("; on {}, which no NIC queue depends on", cores_words(cores)))
+                .unwrap_or_default()
         )],
         action: Action::FreeZombies(FreeZombies {
             cgroup: place.to_owned(),
@@ -280,13 +283,13 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
     });
 }
 
-/// The files, all of them; a step only for those that were named.
+/// Lists all files; plans a step only for those that were named.
 fn files(case: &Case<'_>, place: &str, groups: &[&Group<'_>], draft: &mut Draft) {
     let mut named = Vec::new();
     let mut zombies = 0;
     for pin in groups.iter().flat_map(|group| &group.pinned_by) {
         let Some(path) = &pin.file.path else { continue };
-        // Page cache of a file on disk goes with reclaim; the file may be anybody's.
+        // Reclaim drops the page cache of a file on disk; deleting it is not our business.
         if pin.file.filesystem != "tmpfs" {
             continue;
         }
@@ -321,24 +324,24 @@ fn files(case: &Case<'_>, place: &str, groups: &[&Group<'_>], draft: &mut Draft)
     let words: Vec<String> = named.iter().map(|file| shell_word(&file.place().display().to_string())).collect();
     draft.step(Step {
         id: format!("delete-files:{place}"),
-        kind: Kind::DeleteFiles,
-        title: format!("Delete {} named files that keep dead cgroups", count(named.len() as u64)),
-        reason: format!("They keep {} dead cgroups below {place}, and you named them.", count(zombies)),
+        kind: StepKind::DeleteFiles,
+        title: format!("Delete {} you named", plural(named.len() as u64, "file", "files")),
+        reason: format!("What they keep: {} below {place}.", plural(zombies, "dead cgroup", "dead cgroups")),
         commands: words.chunks(8).map(|chunk| format!("rm -- {}", chunk.join(" "))).collect(),
         risk: Risk::High,
-        risk_words: "their content is lost; files that are open are refused".to_owned(),
+        risk_words: "their content is lost; refused if anybody has one of them open".to_owned(),
         reversible: false,
         undo: "deleted files cannot be restored".to_owned(),
-        // To name them was the word that a dangerous step needs.
+        // Naming the files is the consent that a dangerous step needs.
         dangerous: None,
-        not_fixed: "what writes such files writes new ones".to_owned(),
+        not_fixed: "whatever wrote these files may write new ones".to_owned(),
         measures: vec![Measure::Dead { cgroup: place.to_owned() }],
         details: named.iter().map(|file| file.path.clone()).collect(),
         action: Action::DeleteFiles(DeleteFiles { files: named, cgroup: place.to_owned() }),
     });
 }
 
-/// What only deleting files or a reboot takes away.
+/// What only deleting files or a reboot frees.
 fn the_rest(case: &Case<'_>, problem: &Problem<'_>, groups: &[&Group<'_>], dead: u64, draft: &mut Draft) {
     let mut kept: Vec<String> = Vec::new();
     let mut stays = 0u64;
@@ -369,7 +372,7 @@ fn the_rest(case: &Case<'_>, problem: &Problem<'_>, groups: &[&Group<'_>], dead:
             }
         }
         if group.pinned_in.is_empty() && group.pinned_otherwise.is_empty() {
-            kept.push(format!("what keeps those below {} is unknown", join_path(&group.parent, &group.pattern)));
+            kept.push(format!("what keeps {} is unknown", join_path(&group.parent, &group.pattern)));
         }
     }
     if kept.is_empty() {
@@ -383,12 +386,12 @@ fn the_rest(case: &Case<'_>, problem: &Problem<'_>, groups: &[&Group<'_>], dead:
     let deletable = draft.files.iter().any(|file| !file.deleted);
     let how = match deletable {
         true => {
-            "Deleting these files, once nobody needs them, frees those (name each with --delete-file PATH); a reboot frees all."
+            "Deleting those files (--delete-file PATH for each) frees what they keep, once nobody needs them; a reboot frees all."
         }
         false => "Only a reboot frees them.",
     };
     let why = format!("Reclaim cannot free {at_least}: {}. {how}", list(&kept, 4));
-    let first = draft.steps.iter().find(|step| matches!(step.kind, Kind::DisableUnit | Kind::IsolateUnit));
+    let first = draft.steps.iter().find(|step| matches!(step.kind, StepKind::DisableUnit | StepKind::IsolateUnit));
     let first = first.map(|step| format!("First: {} ({}), or it starts again after the reboot.", step.title, step.id));
     let risk = problem.verdict.and_then(|verdict| verdict.risk.clone());
     if draft.reboot.is_none() {

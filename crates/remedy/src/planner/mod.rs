@@ -1,4 +1,4 @@
-//! From a diagnosis and the facts about its targets to a plan. Touches no node.
+//! From a diagnosis and the facts about its targets to a plan. Changes nothing on the node.
 
 mod dead;
 mod empty_cgroups;
@@ -10,7 +10,7 @@ use crate::plan::{ByHand, Cause, Plan, Refused, Step};
 use crate::reboot::Reboot;
 use coroner_diagnosis::units::cost::{UnitCost, costs};
 use coroner_diagnosis::verdict::{FindingRef, Verdict};
-use coroner_diagnosis::zombies::{self, Report};
+use coroner_diagnosis::zombies::{self, ZombieReport};
 use coroner_diagnosis::{Code, Diagnosis, Finding, Severity};
 use coroner_evidence::{CoreSet, Evidence};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,19 +18,19 @@ use std::time::Duration;
 
 pub use dead::PinningFile;
 
-/// What the user asks for beyond the usual.
+/// What the user asks for.
 #[derive(Debug, Clone)]
 pub struct Wishes {
-    /// Only about this finding, and this subject of it.
+    /// Plan only for this finding, or for this subject of it.
     pub about: Option<(Code, Option<String>)>,
-    /// Limit units instead of switching them off.
+    /// Limit units instead of disabling them.
     pub isolate: bool,
     pub persistent: bool,
-    /// Limits that take the place of ours.
+    /// Limits that replace our defaults.
     pub limits: Vec<(String, String)>,
     /// Files that may be deleted.
     pub delete_files: Vec<String>,
-    /// Where threads and interrupts shall go.
+    /// Where to move threads and interrupts.
     pub cores: Option<CoreSet>,
     /// How long reclaim may take.
     pub budget: Duration,
@@ -50,28 +50,28 @@ impl Default for Wishes {
     }
 }
 
-/// What a plan would touch: whoever gathers facts asks for these.
+/// What a plan would touch, so what facts are needed about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Targets {
     pub units: BTreeSet<String>,
     /// Paths of the memory controller, with their ancestors.
     pub cgroups: BTreeSet<String>,
-    /// Of these, those whose empty children are to be counted.
+    /// Those of them whose empty children are to be counted.
     pub leaking: BTreeSet<String>,
     pub threads: BTreeSet<u32>,
     pub interrupts: BTreeSet<u32>,
 }
 
-/// The case: what everybody here looks at.
+/// What every planner here reads.
 pub(crate) struct Case<'c> {
     pub evidence: &'c Evidence,
     pub diagnosis: &'c Diagnosis,
     pub wishes: &'c Wishes,
-    pub zombies: Option<Report<'c>>,
+    pub zombies: Option<ZombieReport<'c>>,
     pub costs: BTreeMap<String, UnitCost>,
 }
 
-/// A problem to plan for: its cause first, then what follows from it.
+/// A problem to plan for: its root cause, then what follows from it.
 pub(crate) struct Problem<'c> {
     pub root: &'c Finding,
     pub verdict: Option<&'c Verdict>,
@@ -94,7 +94,7 @@ impl<'c> Case<'c> {
         Some(Problem { root, verdict: Some(verdict), chain })
     }
 
-    /// What to plan for: all verdicts, or what was asked for.
+    /// All verdicts, or the ones asked for.
     fn problems(&self) -> Result<Vec<Problem<'c>>, String> {
         let verdicts = &self.diagnosis.conclusion.verdicts;
         let Some((code, subject)) = &self.wishes.about else {
@@ -108,7 +108,7 @@ impl<'c> Case<'c> {
         }
         let mut problems: Vec<Problem<'c>> = Vec::new();
         for root in found {
-            // It is mended where its cause is: what a verdict says of it is planned for as a whole.
+            // A finding is fixed at its root cause, so plan for the whole verdict it belongs to.
             let is_it = |of: &FindingRef| root.is(of);
             let own = verdicts.iter().find(|verdict| is_it(&verdict.root_cause));
             let part_of = |verdict: &&Verdict| {
@@ -133,13 +133,13 @@ impl<'c> Case<'c> {
             .collect();
         let there = match there.is_empty() {
             true => "there are no findings".to_owned(),
-            false => format!("there are: {}", there.join(", ")),
+            false => format!("findings: {}", there.join(", ")),
         };
-        format!("there is no finding {code}{asked} now; {there}")
+        format!("no finding {code}{asked}; {there}")
     }
 }
 
-/// By the whole name; of a process also by its name or its number alone.
+/// By the full name; a unit also without `.service`, a process also by name or PID alone.
 fn is_called(finding: &Finding, subject: &str) -> bool {
     let name = &finding.subject.name;
     name == subject
@@ -147,7 +147,7 @@ fn is_called(finding: &Finding, subject: &str) -> bool {
         || name.split_once('[').is_some_and(|(comm, rest)| comm == subject || rest.split(']').next() == Some(subject))
 }
 
-/// What facts are needed.
+/// The things whose facts are needed.
 pub fn targets(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes) -> Result<Targets, String> {
     let case = Case::new(evidence, diagnosis, wishes);
     let mut targets = Targets::default();
@@ -160,7 +160,7 @@ pub fn targets(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes) -> R
     Ok(targets)
 }
 
-/// What is found on the way.
+/// A plan in the making.
 #[derive(Default)]
 pub(crate) struct Draft {
     pub steps: Vec<Step>,
@@ -172,7 +172,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// A step that another problem planned already is not planned twice.
+    /// Skips a step that another problem already planned.
     fn step(&mut self, step: Step) {
         self.alternatives.retain(|other| other.id != step.id);
         if !self.steps.iter().any(|other| other.id == step.id) {
@@ -194,7 +194,7 @@ impl Draft {
     }
 }
 
-/// The plan. An error says that what was asked for is not there.
+/// An error says that what was asked for does not exist.
 pub fn plan(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes, facts: &Facts) -> Result<Plan, String> {
     let case = Case::new(evidence, diagnosis, wishes);
     let problems = case.problems()?;
@@ -202,7 +202,7 @@ pub fn plan(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes, facts: 
     let mut causes = Vec::new();
     for problem in &problems {
         let known = (draft.steps.len(), draft.alternatives.len(), draft.refused.len());
-        // What stops the harm at once, then the cause, then what it left behind.
+        // First what stops the harm at once, then the cause, then what it left behind.
         threads::plan(&case, problem, facts, &mut draft);
         units::plan(&case, problem, facts, &mut draft);
         empty_cgroups::plan(problem, facts, &mut draft);
@@ -225,23 +225,21 @@ pub fn plan(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes, facts: 
     Ok(Plan { node: diagnosis.node.clone(), causes, steps, alternatives, refused, by_hand, files, other_dead, reboot })
 }
 
-/// A file that keeps nobody is not ours to delete.
+/// A file that keeps no dead cgroup is not ours to delete.
 fn named_files_must_be_there(draft: &Draft, wishes: &Wishes) -> Result<(), String> {
     for named in &wishes.delete_files {
         let mut found = draft.files.iter().filter(|file| file.reach == *named || file.path == *named);
         let first = found.next();
-        // The same path in two containers is two files.
+        // The same path in two containers names two files.
         if found.next().is_some() {
             return Err(format!(
-                "{named}: several files have this path, in different mount namespaces; name one by its `reach` (--json)"
+                "{named}: files in several mount namespaces have this path; name one by its `reach` (see --json)"
             ));
         }
         match first {
-            None => return Err(format!("{named}: it keeps no dead cgroup of this plan, so it is not deleted")),
+            None => return Err(format!("{named}: not deleted, because it keeps no dead cgroup of this plan")),
             Some(file) if file.deleted => {
-                return Err(format!(
-                    "{named}: it is already deleted but still open; stop the process that has it open"
-                ));
+                return Err(format!("{named}: already deleted, but still open; stop the process that has it open"));
             }
             Some(_) => {}
         }
@@ -249,7 +247,7 @@ fn named_files_must_be_there(draft: &Draft, wishes: &Wishes) -> Result<(), Strin
     Ok(())
 }
 
-/// What is worth knowing though it hurts nobody: such can be asked for by name.
+/// Findings below a warning that a plan can be asked for by name.
 pub fn worth_asking_for(diagnosis: &Diagnosis) -> Vec<&Finding> {
     let codes = [Code::UnitCrashloop, Code::UnitChurn, Code::AgentUnused, Code::ZombieMemcgs, Code::CgroupLeak];
     let mild = |finding: &&Finding| finding.severity < Severity::Warning && codes.contains(&finding.code);

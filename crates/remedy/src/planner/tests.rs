@@ -1,9 +1,9 @@
 use super::*;
 use crate::facts::{CgroupFacts, UnitFacts};
-use crate::steps::Kind;
+use crate::steps::StepKind;
 use coroner_diagnosis::diagnose;
 use coroner_evidence::{
-    CgroupMount, CoreTimes, Held, Hold, PinningFile as Pinning, Time, Unit, Zombie, ZombieMethod, ZombieScan,
+    CgroupMount, Charged, CoreTimes, Hold, PinningFile as Pinning, Time, Unit, Zombie, ZombieMethod, ZombieScan,
 };
 
 const UNIT: &str = "ecs.service";
@@ -27,17 +27,17 @@ fn look(unit: &str, seconds: u64, restarts: u32) -> Unit {
     }
 }
 
-fn zombie(i: u64, held: Held) -> Zombie {
+fn zombie(i: u64, held: Charged) -> Zombie {
     let path = format!("{PARENT}/{UNIT}");
     Zombie { id: i, path, references: Some(1), held, born: None, directory_lives: false, serial: i }
 }
 
-/// A unit that loops and left ten dead cgroups: the first `cached` of them are kept by page cache, the others by files in a tmpfs.
+/// A crashlooping unit that left ten dead cgroups: the first `cached` of them are kept by page cache, the others by files in a tmpfs.
 fn crashloop(unit: &str, cached: u64) -> Evidence {
     let zombies = (0..10)
         .map(|i| match i < cached {
-            true => zombie(i, Held { file: 4096, ..Held::default() }),
-            false => zombie(i, Held { swap_backed: 4096, shmem: Some(4096), ..Held::default() }),
+            true => zombie(i, Charged { file: 4096, ..Charged::default() }),
+            false => zombie(i, Charged { swap_backed: 4096, shmem: Some(4096), ..Charged::default() }),
         })
         .collect();
     let file = |i: u64| Pinning {
@@ -112,17 +112,17 @@ fn planned(evidence: &Evidence, wishes: &Wishes, facts: &Facts) -> Plan {
     plan(evidence, &diagnose(evidence), wishes, facts).unwrap()
 }
 
-fn kinds(steps: &[Step]) -> Vec<Kind> {
+fn kinds(steps: &[Step]) -> Vec<StepKind> {
     steps.iter().map(|step| step.kind).collect()
 }
 
 #[test]
-fn a_leaking_loop_is_switched_off_its_cache_reclaimed_and_the_rest_told() {
+fn a_leaking_crashloop_is_disabled_and_its_page_cache_reclaimed() {
     let evidence = crashloop(UNIT, 4);
     let plan = planned(&evidence, &Wishes::default(), &facts(UNIT));
     // Nobody judged it unused here, so it is not masked.
-    assert_eq!(kinds(&plan.steps), [Kind::DisableUnit, Kind::FreeZombies], "{plan:#?}");
-    assert_eq!(kinds(&plan.alternatives), [Kind::IsolateUnit]);
+    assert_eq!(kinds(&plan.steps), [StepKind::DisableUnit, StepKind::FreeZombies], "{plan:#?}");
+    assert_eq!(kinds(&plan.alternatives), [StepKind::IsolateUnit]);
     assert_eq!(plan.steps[0].commands, ["systemctl disable --now ecs.service"]);
     assert!(plan.steps[0].reversible && plan.steps[0].dangerous.is_none());
     assert!(!plan.steps[1].reversible);
@@ -137,36 +137,36 @@ fn a_leaking_loop_is_switched_off_its_cache_reclaimed_and_the_rest_told() {
 }
 
 #[test]
-fn what_reclaim_cannot_free_it_is_not_asked_to() {
+fn reclaim_is_planned_only_for_page_cache() {
     let plan = planned(&crashloop(UNIT, 0), &Wishes::default(), &facts(UNIT));
-    assert!(!kinds(&plan.steps).contains(&Kind::FreeZombies), "{plan:#?}");
+    assert!(!kinds(&plan.steps).contains(&StepKind::FreeZombies), "{plan:#?}");
     assert!(plan.refused.iter().any(|refused| refused.what.contains("reclaim")), "{:?}", plan.refused);
-    // Too much of the page cache of others would go with it.
+    // v1 would drop too much page cache of others.
     let mut facts = facts(UNIT);
     facts.cgroups.get_mut(PARENT).unwrap().cache_bytes = Some(64 << 30);
     let plan = planned(&crashloop(UNIT, 4), &Wishes::default(), &facts);
-    let step = plan.steps.iter().find(|step| step.kind == Kind::FreeZombies).unwrap();
-    assert!(step.dangerous.is_none(), "v2 asks for little: {step:#?}");
+    let step = plan.steps.iter().find(|step| step.kind == StepKind::FreeZombies).unwrap();
+    assert!(step.dangerous.is_none(), "v2 asks for a bounded amount: {step:#?}");
     assert!(step.risk_words.contains("swappiness=0"), "{}", step.risk_words);
     assert!(step.commands[0].contains(" swappiness=0 > "), "{:?}", step.commands);
     let mut v1 = crashloop(UNIT, 4);
     v1.cgroup_mounts[0].version = 1;
     let plan = planned(&v1, &Wishes::default(), &facts);
-    let step = plan.steps.iter().find(|step| step.kind == Kind::FreeZombies).unwrap();
+    let step = plan.steps.iter().find(|step| step.kind == StepKind::FreeZombies).unwrap();
     assert!(step.dangerous.as_ref().is_some_and(|why| why.contains("64")), "{step:#?}");
-    assert!(step.risk_words.contains("swapped out"), "v1 cannot be told to leave it alone: {}", step.risk_words);
+    assert!(step.risk_words.contains("swapped out"), "v1 cannot spare it: {}", step.risk_words);
     facts.swap = Some(false);
     let plan = planned(&v1, &Wishes::default(), &facts);
-    let step = plan.steps.iter().find(|step| step.kind == Kind::FreeZombies).unwrap();
-    assert!(!step.risk_words.contains("swap"), "there is none: {}", step.risk_words);
+    let step = plan.steps.iter().find(|step| step.kind == StepKind::FreeZombies).unwrap();
+    assert!(!step.risk_words.contains("swap"), "there is no swap: {}", step.risk_words);
 }
 
 #[test]
-fn only_named_files_that_keep_somebody_are_deleted() {
+fn only_named_files_that_keep_dead_cgroups_are_deleted() {
     let evidence = crashloop(UNIT, 4);
     let wishes = Wishes { delete_files: vec!["/run/ecs/f.7".into()], ..Wishes::default() };
     let steps = planned(&evidence, &wishes, &facts(UNIT)).steps;
-    let step = steps.iter().find(|step| step.kind == Kind::DeleteFiles).unwrap();
+    let step = steps.iter().find(|step| step.kind == StepKind::DeleteFiles).unwrap();
     assert_eq!((step.details.as_slice(), step.reversible), (["/run/ecs/f.7".to_owned()].as_slice(), false));
     for other in ["/etc/passwd", "/run/ecs/*", "/run/ecs/f.99", ""] {
         let wishes = Wishes { delete_files: vec![other.into()], ..Wishes::default() };
@@ -176,13 +176,13 @@ fn only_named_files_that_keep_somebody_are_deleted() {
 }
 
 #[test]
-fn what_the_node_needs_is_refused_and_what_is_at_work_is_dangerous() {
+fn protected_units_are_refused_and_units_in_use_are_dangerous() {
     let mut protected = facts("kubelet.service");
-    protected.units.get_mut("kubelet.service").unwrap().protected = Some("the node's work runs under it".into());
+    protected.units.get_mut("kubelet.service").unwrap().protected = Some("the node's jobs run under it".into());
     let plan = planned(&crashloop("kubelet.service", 4), &Wishes::default(), &protected);
     assert!(plan.all().all(|step| !step.id.contains("kubelet")), "{plan:#?}");
     assert!(plan.refused.iter().any(|refused| refused.what.contains("kubelet.service")), "{:?}", plan.refused);
-    // The list alone, without asking a node.
+    // The list alone protects it, without asking a node.
     let evidence = crashloop("kubelet.service", 4);
     let targets = targets(&evidence, &diagnose(&evidence), &Wishes::default()).unwrap();
     let told = crate::facts::of_evidence(&evidence, &targets);
@@ -195,11 +195,11 @@ fn what_the_node_needs_is_refused_and_what_is_at_work_is_dangerous() {
 }
 
 #[test]
-fn isolation_takes_the_place_of_switching_off() {
+fn isolate_replaces_disable() {
     let wishes = Wishes { isolate: true, limits: vec![("CPUQuota".into(), "7%".into())], ..Wishes::default() };
     let plan = planned(&crashloop(UNIT, 0), &wishes, &facts(UNIT));
-    assert_eq!(kinds(&plan.steps), [Kind::IsolateUnit]);
-    assert_eq!(kinds(&plan.alternatives), [Kind::DisableUnit]);
+    assert_eq!(kinds(&plan.steps), [StepKind::IsolateUnit]);
+    assert_eq!(kinds(&plan.alternatives), [StepKind::DisableUnit]);
     assert!(plan.steps[0].title.contains("CPUQuota=7%"), "{}", plan.steps[0].title);
     assert!(plan.steps[0].commands[1].contains("/run/systemd/system/ecs.service.d/"), "{:?}", plan.steps[0].commands);
 }
@@ -211,14 +211,14 @@ fn a_static_unit_is_stopped_and_masked_and_a_file_in_etc_is_not() {
     about.file_state = "static".into();
     let plan = planned(&crashloop("mine.service", 0), &Wishes::default(), &facts);
     assert_eq!(plan.steps[0].commands, ["systemctl stop mine.service"]);
-    assert!(kinds(&plan.steps).contains(&Kind::MaskUnit));
+    assert!(kinds(&plan.steps).contains(&StepKind::MaskUnit));
     facts.units.get_mut("mine.service").unwrap().fragment = "/etc/systemd/system/mine.service".into();
     let plan = planned(&crashloop("mine.service", 0), &Wishes::default(), &facts);
-    assert!(!kinds(&plan.steps).contains(&Kind::MaskUnit), "{plan:#?}");
+    assert!(!kinds(&plan.steps).contains(&StepKind::MaskUnit), "{plan:#?}");
 }
 
 #[test]
-fn what_is_not_there_cannot_be_asked_for() {
+fn asking_for_an_unknown_finding_or_step_is_an_error() {
     let evidence = crashloop(UNIT, 4);
     let about = |code, subject: &str| Wishes { about: Some((code, Some(subject.to_owned()))), ..Wishes::default() };
     for subject in ["ecs.service", "ecs"] {

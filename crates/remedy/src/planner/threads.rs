@@ -1,11 +1,11 @@
-//! A thread that keeps others off a core: moved, or made an ordinary one; or who is kept off moves.
+//! A thread that keeps others off a core: move it, or lower its priority; or move those it keeps off.
 
 use super::{Case, Draft, Problem, Targets};
 use crate::facts::Facts;
 use crate::measure::Measure;
 use crate::plan::{Risk, Step};
-use crate::steps::threads::ThreadRef;
-use crate::steps::{Action, Kind, LowerPriority, MoveInterrupt, MoveThread};
+use crate::steps::threads::{ThreadRef, cores_words};
+use crate::steps::{Action, LowerPriority, MoveInterrupt, MoveThread, StepKind};
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::cited::{NO_ROOM, with_room, with_room_for_thread};
 use coroner_diagnosis::cores::threads::{OBSERVER, is_ksoftirqd_of, is_napi};
@@ -15,7 +15,7 @@ use coroner_diagnosis::{Code, Finding};
 use coroner_evidence::tasks::SchedulingClass;
 use coroner_evidence::{CoreSet, Evidence, Thread, Window};
 
-/// The findings that tell of a thread that has a core.
+/// The findings that name the owner of a core.
 const CODES: [Code; 4] = [Code::CoreMonopolised, Code::NicCoreStarved, Code::MemcgWalk, Code::CoreSaturated];
 
 fn all<'p, 'c>(problem: &'p Problem<'c>) -> impl Iterator<Item = &'c Finding> + 'p {
@@ -33,7 +33,7 @@ pub fn targets(case: &Case<'_>, problem: &Problem<'_>, targets: &mut Targets) {
 }
 
 pub fn plan(case: &Case<'_>, problem: &Problem<'_>, facts: &Facts, draft: &mut Draft) {
-    // The one that says most of it: who, where, and who suffers.
+    // The finding that says most: who, where, and who suffers.
     let Some(finding) = KEEPS_OTHERS_OFF.iter().find_map(|code| all(problem).find(|finding| finding.code == *code))
     else {
         return;
@@ -54,7 +54,7 @@ struct Scene<'s> {
     cores: &'s Cores<'s>,
     window: Window,
     core: u32,
-    /// The NIC that suffers.
+    /// The finding about the NIC that suffers.
     starved: Option<&'s Finding>,
     finding: &'s Finding,
 }
@@ -97,8 +97,8 @@ impl Scene<'_> {
         self.facts.threads.get(&tid).is_some_and(|about| !about.lives)
     }
 
-    /// The cores to go to: what the user said, else those with room, within the thread's cpuset, not isolated, on the same NUMA node if
-    /// there are any.
+    /// The cores to move to: what the user said; else those with room, in the thread's cpuset, not isolated, and on the same NUMA
+    /// node if possible.
     fn choose(&self, tid: u32, room: Option<String>) -> Result<CoreSet, String> {
         let cpuset = self.facts.threads.get(&tid).and_then(|about| about.cpuset.as_ref());
         let allowed = |core: u32| cpuset.is_none_or(|cpuset| cpuset.contains(core));
@@ -107,7 +107,7 @@ impl Scene<'_> {
             return match fit.is_empty() {
                 false => Ok(fit),
                 true => Err(format!(
-                    "its cpuset allows none of the cores {wanted} that you named, or they are the core it should leave"
+                    "its cpuset allows none of the cores you named ({wanted}), or you named only the core it should leave"
                 )),
             };
         }
@@ -117,7 +117,7 @@ impl Scene<'_> {
             .ok_or_else(|| format!("{NO_ROOM} (override with --cores LIST)"))?;
         let fit = CoreSet::new(room.iter().filter(|core| allowed(*core) && !self.facts.isolated.contains(*core)));
         if fit.is_empty() {
-            return Err(format!("its cpuset allows none of the cores with room ({room}), or they are isolated"));
+            return Err(format!("every core with room ({room}) is isolated or outside its cpuset"));
         }
         let home = self.facts.nodes.iter().find(|node| node.contains(self.core));
         let near = CoreSet::new(fit.iter().filter(|core| home.is_some_and(|node| node.contains(*core))));
@@ -132,7 +132,7 @@ impl Scene<'_> {
         }
         if let Some(starved) = self.starved {
             measures.push(Measure::Received { nic: starved.subject.name.clone() });
-            // Some devices lose packets where nobody counts them; then there is nothing to compare.
+            // Some devices lose packets without counting them: nothing to compare.
             if Measure::Drops.value(self.case.evidence).is_ok_and(|drops| drops > 0.0) {
                 measures.push(Measure::Drops);
             }
@@ -146,14 +146,14 @@ impl Scene<'_> {
     fn move_culprit(&self, thread: &ThreadRef, about: &Thread, cores: &CoreSet) -> Step {
         let name = thread.name();
         let real_time = about.class.is_real_time();
-        let mut risk_words = format!("{name} shares cores {cores} with what runs there");
+        let mut risk_words = format!("{name} competes with what runs on {}", cores_words(cores));
         if real_time {
-            risk_words.push_str("; as a real-time thread it runs before all of that");
+            risk_words.push_str("; as a real-time thread it preempts ordinary threads there");
         }
         Step {
             id: format!("move-thread:{name}"),
-            kind: Kind::MoveThread,
-            title: format!("Move {name} off core {} to {cores}", self.core),
+            kind: StepKind::MoveThread,
+            title: format!("Move {name} from core {} to {}", self.core, cores_words(cores)),
             reason: format!("{}.", self.finding.title.trim_end_matches('.')),
             commands: vec![format!("taskset -pc {cores} {}", thread.tid)],
             risk: if real_time { Risk::Medium } else { Risk::Low },
@@ -162,8 +162,7 @@ impl Scene<'_> {
             undo: "its affinity is restored".to_owned(),
             dangerous: None,
             not_fixed:
-                "why it needs a whole core; a restart of the program brings it back, because whatever starts it (unit, \
-                        pod, code) sets its affinity again"
+                "why it needs a whole core; the move lasts until the program restarts: set its affinity in its unit, pod or code"
                     .to_owned(),
             measures: self.measures(),
             details: Vec::new(),
@@ -171,7 +170,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Only what has precedence can lose it.
+    /// Only for a real-time thread or one with a negative nice value.
     fn lower(&self, thread: &ThreadRef, about: &Thread) -> Option<Step> {
         let name = thread.name();
         let real_time = about.class.is_real_time();
@@ -184,23 +183,23 @@ impl Scene<'_> {
         };
         Some(Step {
             id: format!("lower-priority:{name}"),
-            kind: Kind::LowerPriority,
+            kind: StepKind::LowerPriority,
             title: match real_time {
-                true => format!("Make {name} an ordinary thread"),
-                false => format!("Reset the nice value of {name}"),
+                true => format!("Make {name} an ordinary thread (SCHED_OTHER)"),
+                false => format!("Reset {name} to nice 0"),
             },
             reason: format!("{}.", self.finding.title.trim_end_matches('.')),
             commands: vec![command],
             risk: Risk::Medium,
             risk_words: match real_time {
                 true => "a program with deadlines (audio, control, a watchdog) may miss them".to_owned(),
-                false => "it runs less while others need its core".to_owned(),
+                false => "it gets less time when others need its core".to_owned(),
             },
             reversible: true,
             undo: "its class and priority are restored".to_owned(),
             dangerous: None,
             not_fixed:
-                "why it needs a whole core; if it stays in the kernel without a preemption point, its class makes no \
+                "why it needs a whole core; while it stays in the kernel without a preemption point, its class makes no \
             difference"
                     .to_owned(),
             measures: self.measures(),
@@ -209,22 +208,22 @@ impl Scene<'_> {
         })
     }
 
-    /// The thread that polls the NIC can go elsewhere instead.
+    /// Alternatively, move the thread that polls the NIC.
     fn poller(&self, draft: &mut Draft) {
         let Some(starved) = self.starved else { return };
         let Some(poller) = starved.ties.victims.iter().find(|task| is_napi(&task.comm)) else { return };
         let Some(about) = thread_of(self.case.evidence, poller.tid) else { return };
         let Ok(cores) = self.choose(poller.tid, with_room(self.cores, self.core, self.window)) else { return };
         let thread = ThreadRef { tid: about.key.tid, started: about.key.started, comm: about.comm.clone() };
-        let name = thread.name();
+        let (name, to) = (thread.name(), cores_words(&cores));
         draft.alternative(Step {
             id: format!("move-thread:{name}"),
-            kind: Kind::MoveThread,
-            title: format!("Let {name}, which polls {}, run on cores {cores}", starved.subject.name),
+            kind: StepKind::MoveThread,
+            title: format!("Move {name}, which polls {}, to {to}", starved.subject.name),
             reason: format!("{}.", starved.title.trim_end_matches('.')),
             commands: vec![format!("taskset -pc {cores} {}", thread.tid)],
             risk: Risk::Medium,
-            risk_words: format!("packets are then received on cores {cores}; a device reset creates a new thread"),
+            risk_words: format!("{to} will receive its packets; a device reset creates a new thread"),
             reversible: true,
             undo: "its affinity is restored".to_owned(),
             dangerous: None,
@@ -235,7 +234,7 @@ impl Scene<'_> {
         });
     }
 
-    /// Where no thread polls, the interrupt can go elsewhere.
+    /// Alternatively, if no thread polls, move the interrupt.
     fn interrupts(&self, draft: &mut Draft) {
         let Some(starved) = self.starved else { return };
         if starved.ties.victims.iter().any(|task| is_napi(&task.comm) && !is_ksoftirqd_of(&task.comm, self.core)) {
@@ -260,15 +259,15 @@ impl Scene<'_> {
                 draft.refuse(what, "no other core had room for it");
                 continue;
             };
+            let to = cores_words(&cores);
             draft.alternative(Step {
                 id: format!("move-interrupt:{irq}"),
-                kind: Kind::MoveInterrupt,
-                title: format!("Let cores {cores} serve {} {} (interrupt {irq})", nic.display_name(), queue.label()),
+                kind: StepKind::MoveInterrupt,
+                title: format!("Move interrupt {irq} ({} {}) to {to}", nic.display_name(), queue.label()),
                 reason: format!("{}.", starved.title.trim_end_matches('.')),
                 commands: vec![format!("echo {cores} > /proc/irq/{irq}/smp_affinity_list")],
                 risk: Risk::Medium,
-                risk_words: "packets of this queue are then received elsewhere; a device reset may move it back"
-                    .to_owned(),
+                risk_words: format!("{to} will receive its packets; a device reset may move it back"),
                 reversible: true,
                 undo: "the interrupt's affinity is restored".to_owned(),
                 dangerous: None,

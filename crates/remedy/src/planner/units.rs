@@ -1,25 +1,25 @@
-//! A unit that does harm or has no work: switched off, or put within limits.
+//! A unit that does harm or has no work: disable or limit it.
 
 use super::{Case, Draft, Problem, Targets};
 use crate::facts::{Facts, UnitFacts};
 use crate::measure::Measure;
 use crate::plan::{Risk, Step};
 use crate::steps::mask_unit::is_in_the_way;
-use crate::steps::{Action, DisableUnit, IsolateUnit, Kind, MaskUnit};
+use crate::steps::{Action, DisableUnit, IsolateUnit, MaskUnit, StepKind};
 use coroner_diagnosis::agents::{self, Judgement, Verdict};
 use coroner_diagnosis::units::paths::{operand, shell_word};
-use coroner_diagnosis::words::{bytes, count, duration_words, list};
+use coroner_diagnosis::words::{bytes, duration_words, list, plural};
 use coroner_diagnosis::{Code, Finding, SubjectKind};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The findings whose subject is the unit to blame.
+/// Findings whose subject is the unit to blame.
 const CODES: [Code; 3] = [Code::UnitCrashloop, Code::UnitChurn, Code::AgentUnused];
 
-/// One that has run for so long without a restart is at work.
+/// A unit that has been up for this long may be in use.
 const AT_WORK: Duration = Duration::from_secs(60);
 
-/// A crashlooping agent needs next to nothing.
+/// A crashlooping agent needs hardly anything.
 const LIMITS: [(&str, &str); 5] = [
     ("CPUQuota", "20%"),
     ("CPUWeight", "10"),
@@ -27,21 +27,19 @@ const LIMITS: [(&str, &str); 5] = [
     ("StartLimitIntervalSec", "1h"),
     ("StartLimitBurst", "5"),
 ];
-/// Twice what it uses, and no less than this: a limit that kills it at once is no limit but a stop.
+/// MemoryMax is twice what it uses now, but at least this: a lower limit would kill it at once.
 const LEAST_MEMORY: u64 = 256 << 20;
 
-/// The unit that a finding blames.
 fn unit_of(finding: &Finding) -> Option<&str> {
     (CODES.contains(&finding.code) && finding.subject.kind == SubjectKind::Unit)
         .then_some(finding.subject.name.as_str())
 }
 
-/// The cause's unit; of a program that watches the node and hurts it, its unit.
 fn blamed<'c>(problem: &Problem<'c>) -> Option<&'c str> {
     unit_of(problem.root)
 }
 
-/// Whose program hurts by watching: it may be limited, never switched off on our word.
+/// The unit of a monitoring program that hurts the node: it may be limited, but we never suggest disabling it.
 fn watching<'c>(problem: &Problem<'c>) -> Option<&'c str> {
     let of = |finding: &'c Finding| match finding.code {
         Code::ObserverCost | Code::MemcgWalk => finding.ties.units.first().map(String::as_str),
@@ -63,7 +61,7 @@ pub fn plan(case: &Case<'_>, problem: &Problem<'_>, facts: &Facts, draft: &mut D
             return;
         }
         if !about.is_known {
-            draft.refuse(format!("disable {unit}"), "systemd does not know this unit now");
+            draft.refuse(format!("disable {unit}"), "systemd does not know this unit");
             return;
         }
         let judgements = agents::judgements(case.evidence).unwrap_or_default();
@@ -123,12 +121,13 @@ impl Target<'_> {
             }
         }
         if let Some(leaked) = self.case.costs.get(self.unit).and_then(|cost| cost.zombies).filter(|n| *n > 0) {
-            reason.push_str(&format!(" It left {} dead memory cgroups behind.", count(leaked)));
+            let leaked = plural(leaked, "dead memory cgroup", "dead memory cgroups");
+            reason.push_str(&format!(" It left {leaked} behind."));
         }
         reason
     }
 
-    /// It is at work: switching it off takes something away from somebody.
+    /// Why somebody may need it.
     fn at_work(&self) -> Option<String> {
         if self.is_unused() {
             return None;
@@ -158,9 +157,9 @@ impl Target<'_> {
         let has_links = self.has_links();
         let at_work = self.at_work();
         let mut risk_words = match (&at_work, self.is_unused()) {
-            (Some(why), _) => format!("what needs {unit} loses it: {why}"),
+            (Some(why), _) => format!("whatever needs {unit} loses it ({why})"),
             (None, true) => format!("nothing seen here uses {unit}"),
-            (None, false) => format!("what needs {unit} loses it, but it does not stay up anyway"),
+            (None, false) => format!("whatever needs {unit} loses it, but it does not stay up anyway"),
         };
         if !self.about.stops_with.is_empty() {
             risk_words.push_str(&format!(". Also stops {}", list(&self.about.stops_with, 4)));
@@ -170,14 +169,14 @@ impl Target<'_> {
         }
         let alone = self.about.stops_with.is_empty() && self.about.stops_with_unknown.is_none();
         let mut not_fixed =
-            "what it left behind (see the other steps); other nodes from the same image (use `coroner fix --image`)"
+            "what it left behind (see the other steps); other nodes from the same image (see `coroner fix --image`)"
                 .to_owned();
         if !self.is_unused() {
             not_fixed = format!("why it fails (`journalctl -u {word} -n 100`); {not_fixed}");
         }
         Step {
             id: format!("disable-unit:{unit}"),
-            kind: Kind::DisableUnit,
+            kind: StepKind::DisableUnit,
             title: match has_links {
                 true => format!("Disable {unit}, now and at boot"),
                 false => format!("Stop {unit}"),
@@ -206,29 +205,27 @@ impl Target<'_> {
         }
     }
 
-    /// Where switching it off does not keep it off: nothing enables it, something else starts it, or the next upgrade enables it again.
+    /// If disabling does not keep it off: another unit starts it, or an upgrade enables it again.
     fn mask(&self, draft: &mut Draft) {
         let unit = self.unit;
         let why = match (self.about.triggered_by.is_empty(), self.has_links(), self.is_unused()) {
             (false, ..) => format!("{} would start it again.", list(&self.about.triggered_by, 3)),
-            (_, false, _) => {
-                "It has no start links of its own: another unit pulls it in, and would do so again.".to_owned()
-            }
+            (_, false, _) => "Nothing enables it, so another unit pulls it in and would do so again.".to_owned(),
             (_, _, true) => "An upgrade of its package, or a preset, would enable it again.".to_owned(),
             _ => return,
         };
         if is_in_the_way(&self.about.fragment) {
-            draft.refuse(format!("mask {unit}"), format!("{} is in the way of the mask", self.about.fragment));
+            draft.refuse(format!("mask {unit}"), format!("{} is where the mask would go", self.about.fragment));
             return;
         }
         draft.step(Step {
             id: format!("mask-unit:{unit}"),
-            kind: Kind::MaskUnit,
+            kind: StepKind::MaskUnit,
             title: format!("Mask {unit}, so that nothing can start it"),
             reason: why,
             commands: vec![format!("systemctl mask {}", operand(unit))],
             risk: Risk::Low,
-            risk_words: "whatever tries to start it fails and logs that".to_owned(),
+            risk_words: "whatever tries to start it fails".to_owned(),
             reversible: true,
             undo: "the mask is removed".to_owned(),
             dangerous: self.at_work(),
@@ -266,11 +263,11 @@ impl Target<'_> {
         };
         let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
         let text = step.text();
-        // For a shell: what is in the file, line by line.
+        // The lines of the file, quoted for a shell.
         let lines: Vec<String> = text.lines().skip(1).map(shell_word).collect();
         Step {
             id: format!("isolate-unit:{unit}"),
-            kind: Kind::IsolateUnit,
+            kind: StepKind::IsolateUnit,
             title: format!("Limit {unit}: {}", step.words()),
             reason: self.reason(),
             commands: vec![

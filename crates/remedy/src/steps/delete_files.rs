@@ -1,4 +1,4 @@
-//! Delete files that keep dead cgroups: only those that somebody named, that are still the same files, and that nobody has open.
+//! Delete files that keep dead cgroups: only if named, still the same files, and not open anywhere.
 
 use super::free_zombies::below;
 use super::{Done, Hands, StepError, Undone};
@@ -18,22 +18,22 @@ use std::time::{Duration, Instant};
 
 /// `statfs.f_type` of a tmpfs (include/uapi/linux/magic.h).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
-/// For so many files a look at who has them open is relied on: to delete them takes some milliseconds.
+/// After this many files, check again who has them open: deleting that many takes some milliseconds.
 const LOOKED_AT: usize = 1_000;
-/// The kernel frees what they kept in the background.
+/// The kernel frees the cgroups in the background.
 const SETTLE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeleteFiles {
     pub files: Vec<NamedFile>,
-    /// The live cgroup below which the dead are that they keep.
+    /// The live cgroup below which the dead ones are.
     pub cgroup: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedFile {
     pub path: String,
-    /// A process whose mount namespace has that path, if ours has not.
+    /// A process whose mount namespace has that path, if ours does not.
     pub seen_by: Option<u32>,
     pub device: (u32, u32),
     pub inode: u64,
@@ -41,7 +41,7 @@ pub struct NamedFile {
 }
 
 impl NamedFile {
-    /// The top of the file system that has it.
+    /// The root of the mount namespace that has it.
     fn root(&self) -> PathBuf {
         match self.seen_by {
             Some(pid) => PathBuf::from(format!("/proc/{pid}/root")),
@@ -54,16 +54,16 @@ impl NamedFile {
         self.root().join(self.path.trim_start_matches('/'))
     }
 
-    /// Still the file that keeps them. The directory is held, so that nobody can lead us into another one between the look and the deed.
+    /// Checks that it is still the same file. Holds the directory open, so that nobody can swap it between check and unlink.
     fn check(&self) -> Result<Held, StepError> {
         let place = self.place();
         let failed = |e: rustix::io::Errno| StepError::failed(format!("{}: {e}", place.display()));
         let (Some(parent), Some(name)) = (place.parent(), place.file_name()) else {
             return Err(StepError::refused(format!("{} is not a file", self.path)));
         };
-        // The kernel told the path without any symbolic link: one in it was put there to lead us elsewhere.
+        // The kernel's path has no symbolic links: one in it was planted to lead us elsewhere.
         let within = parent.strip_prefix(self.root()).unwrap_or(parent);
-        let within = within.to_str().ok_or_else(|| StepError::refused(format!("{} is not text", self.path)))?;
+        let within = within.to_str().ok_or_else(|| StepError::refused(format!("{} is not valid UTF-8", self.path)))?;
         let directory = Tree::open(&self.root())
             .and_then(|tree| tree.directory(within, Links::Refuse))
             .map_err(|e| StepError::io(&place, e))?;
@@ -72,16 +72,16 @@ impl NamedFile {
             && about.st_ino == self.inode
             && (major(about.st_dev), minor(about.st_dev)) == self.device;
         if !is_it {
-            return Err(StepError::refused(format!("{} is no longer the file that keeps them", self.path)));
+            return Err(StepError::refused(format!("{} is no longer the same file", self.path)));
         }
         if fstatfs(&directory).map_err(failed)?.f_type != TMPFS_MAGIC {
-            return Err(StepError::refused(format!("{} is not in a tmpfs: reclaim frees what it keeps", self.path)));
+            return Err(StepError::refused(format!("{} is not on a tmpfs: reclaim frees what it keeps", self.path)));
         }
         Ok(Held { directory, name: name.to_owned(), stat: (about.st_dev, about.st_ino) })
     }
 }
 
-/// A file in a directory that we hold.
+/// A file in a directory that is held open.
 struct Held {
     directory: OwnedFd,
     name: OsString,
@@ -89,15 +89,15 @@ struct Held {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Before {
+pub struct FilesBefore {
     pub dead: Option<u64>,
     pub files: u64,
 }
 
 impl DeleteFiles {
-    pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<Before, StepError> {
+    pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<FilesBefore, StepError> {
         nobody_uses(&self.files)?;
-        Ok(Before { dead: self.dead(), files: self.files.len() as u64 })
+        Ok(FilesBefore { dead: self.dead(), files: self.files.len() as u64 })
     }
 
     fn dead(&self) -> Option<u64> {
@@ -105,10 +105,10 @@ impl DeleteFiles {
         below(&scan, &self.cgroup).or(scan.dead)
     }
 
-    pub fn act(&self, before: &Before, hands: &mut Hands<'_>) -> Result<Done, StepError> {
+    pub fn act(&self, before: &FilesBefore, hands: &mut Hands<'_>) -> Result<Done, StepError> {
         let (mut deleted, mut held) = (0u64, 0u64);
         for chunk in self.files.chunks(LOOKED_AT) {
-            // Somebody may have opened one since, while the others were deleted.
+            // Somebody may have opened one while the others were deleted.
             nobody_uses(chunk).map_err(|error| match deleted {
                 0 => error,
                 _ => StepError::failed(format!("{error}; {deleted} files were already deleted")),
@@ -134,7 +134,7 @@ impl DeleteFiles {
         let freed = before.dead.zip(dead).map(|(before, now)| before.saturating_sub(now));
         let mut words = format!("{} deleted ({})", plural(deleted, "file", "files"), bytes(held));
         if let (Some(freed), Some(dead)) = (freed, dead) {
-            words.push_str(&format!("; {} dead cgroups freed, {} left", count(freed), count(dead)));
+            words.push_str(&format!("; {} freed, {} left", plural(freed, "dead cgroup", "dead cgroups"), count(dead)));
         }
         let mut done = Done::new(words, json!({"deleted": deleted, "freed": freed, "dead_after": dead}));
         if freed == Some(0) {
@@ -143,13 +143,13 @@ impl DeleteFiles {
         Ok(done)
     }
 
-    pub fn undo(&self, _before: &Before, _hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
+    pub fn undo(&self, _before: &FilesBefore, _hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
         let names: Vec<&str> = self.files.iter().map(|file| file.path.as_str()).collect();
         Ok(Undone::CannotBe(format!("deleted files cannot be restored: {}", list(&names, 3))))
     }
 }
 
-/// They are still the same files, and nobody has one of them open or mapped.
+/// Fails unless they are still the same files and nobody has one open or mapped.
 fn nobody_uses(files: &[NamedFile]) -> Result<(), StepError> {
     let mut ids = Vec::new();
     for file in files {
@@ -161,13 +161,13 @@ fn nobody_uses(files: &[NamedFile]) -> Result<(), StepError> {
     Err(StepError::refused(format!("{} is in use by {who}{more}: stop that first (`fuser -v`)", files[*i].path)))
 }
 
-/// A file, as stat tells it and as /proc/PID/maps does.
+/// A file as in stat and as in /proc/PID/maps.
 struct Id {
     stat: (u64, u64),
     mapped: ((u32, u32), u64),
 }
 
-/// Who has one of these files open or mapped: which of them, and the name of a process. Each file once.
+/// The files that are open or mapped, each with the name of one process.
 fn users_of(files: &[Id]) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let Ok(processes) = fs::read_dir("/proc") else { return found };
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_somebody_has_open_is_told_with_who() {
+    fn an_open_file_is_named_with_its_process() {
         let dir = tempfile::tempdir().unwrap();
         let (open, closed) = (dir.path().join("open"), dir.path().join("closed"));
         fs::write(&closed, "x").unwrap();
@@ -221,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_maps() {
+    fn maps_lines_are_parsed() {
         assert_eq!(mapped("7f00-7f01 r--p 00000000 fe:01 1234  /lib/x"), Some(((0xfe, 1), 1234)));
         assert_eq!(mapped("7f00-7f01 rw-p 00000000 00:00 0 [heap]"), None);
     }
 
     #[test]
-    fn another_file_of_that_name_is_not_touched() {
+    fn another_file_of_the_same_name_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         fs::write(&path, "x").unwrap();

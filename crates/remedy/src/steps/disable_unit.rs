@@ -1,4 +1,4 @@
-//! Switch a unit off: stop it, and take away what starts it at boot.
+//! Disable a unit: stop it, and remove the links that start it at boot.
 
 use super::unit_links::{self, Link};
 use super::{Done, Hands, StepError, Undone};
@@ -6,41 +6,41 @@ use crate::guards;
 use crate::tree::Tree;
 use coroner_diagnosis::units::paths::operand;
 use coroner_diagnosis::units::protected::why_protected_by;
+use coroner_diagnosis::words::plural;
 use coroner_probes::units::{ManagerError, UnitNow};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Where the links are.
 const LINKS: &str = "/etc/systemd/system";
 
-/// systemd itself gives a unit 90 s before it kills it.
+/// systemd waits 90 s before it kills a unit that does not stop.
 const STOP: Duration = Duration::from_secs(100);
-/// A unit that fails again does so soon; one that takes long is left to systemd.
+/// A unit that fails again does so soon; a slow one is left to systemd.
 const START: Duration = Duration::from_secs(20);
-/// To start a service is done when its program runs, not when it works: for so long it must stay up.
+/// A start job ends when the program runs, not when it works: it must stay up this long.
 const STAYS_UP: Duration = Duration::from_secs(2);
-/// Between two starts of a loop it is down for a moment: that is not yet the end.
+/// A crashlooping unit is down for a moment between two starts; only longer than this is down for good.
 const DOWN: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DisableUnit {
     pub unit: String,
-    /// It has links that start it at boot. If not, it is only stopped.
+    /// Links start it at boot. If not, it is only stopped.
     pub has_links: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Before {
+pub struct UnitBefore {
     pub active_state: String,
     pub sub_state: String,
     pub file_state: String,
-    /// Its links in /etc/systemd/system, and those of what is enabled with it; `None` if its files are out of reach.
+    /// Its links in /etc/systemd/system and those of its `Also=` units; `None` if its files are out of reach.
     pub links: Option<Vec<Link>>,
 }
 
-impl Before {
+impl UnitBefore {
     fn was_up(&self) -> bool {
         is_up(&self.active_state)
     }
@@ -59,9 +59,9 @@ fn is_enabled(file_state: &str) -> bool {
 }
 
 impl DisableUnit {
-    pub fn prepare(&self, hands: &mut Hands<'_>) -> Result<Before, StepError> {
+    pub fn prepare(&self, hands: &mut Hands<'_>) -> Result<UnitBefore, StepError> {
         let now = guards::may_switch_off(&self.unit, hands)?;
-        // Without them it is enabled again as its own file says.
+        // Without these links, undo enables it as its unit file says.
         let links = match hands.root.is_some() {
             true => {
                 let tree = hands.checked_root()?;
@@ -81,11 +81,11 @@ impl DisableUnit {
             }
             false => None,
         };
-        Ok(Before { active_state: now.active_state, sub_state: now.sub_state, file_state: now.file_state, links })
+        Ok(UnitBefore { active_state: now.active_state, sub_state: now.sub_state, file_state: now.file_state, links })
     }
 
-    pub fn act(&self, before: &Before, hands: &mut Hands<'_>) -> Result<Done, StepError> {
-        // Again: somebody may have come to depend on it since, or to sit in it.
+    pub fn act(&self, before: &UnitBefore, hands: &mut Hands<'_>) -> Result<Done, StepError> {
+        // Check again: somebody may depend on it by now, or run inside it.
         guards::may_switch_off(&self.unit, hands)?;
         let manager = hands.manager()?;
         if before.was_enabled() {
@@ -110,7 +110,7 @@ impl DisableUnit {
         Ok(Done::new(format!("{} is {}{file}", self.unit, now.active_state), after))
     }
 
-    /// How it is a moment after it was started, or when it is down for good.
+    /// Its state shortly after it was started, or once it is down for good.
     fn after_start(&self, hands: &mut Hands<'_>) -> Result<UnitNow, StepError> {
         let until = Instant::now() + STAYS_UP;
         let mut down_since: Option<Instant> = None;
@@ -128,7 +128,7 @@ impl DisableUnit {
         }
     }
 
-    pub fn undo(&self, before: &Before, hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
+    pub fn undo(&self, before: &UnitBefore, hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
         let now = hands.manager()?.unit(&self.unit)?;
         if now.load_state == "not-found" {
             return Ok(Undone::ChangedSince(format!(
@@ -151,7 +151,7 @@ impl DisableUnit {
                     unit_links::restore(&tree, links).map_err(|e| StepError::io(&tree.shown(LINKS), e))?;
                 if made > 0 {
                     hands.manager()?.reload()?;
-                    did.push(format!("{made} of its links restored"));
+                    did.push(format!("{} restored", plural(made as u64, "link", "links")));
                 }
                 left_alone = in_the_way;
             }
@@ -177,7 +177,7 @@ impl DisableUnit {
         };
         let state = format!("{} is {}, {}", self.unit, now.active_state, or_none(&now.file_state));
         if is_to_start && !is_up(&now.active_state) {
-            // A job that does its work and ends is as it was; one that was up, or that failed, is not.
+            // A oneshot that ran and ended well is as it was; one that was up, or that failed, is not.
             let ended_well = now.active_state == "inactive" && matches!(now.result.as_str(), "success" | "");
             let how = if now.result.is_empty() { String::new() } else { format!(" ({})", now.result) };
             if !ended_well || before.active_state != "activating" {
@@ -202,7 +202,7 @@ impl DisableUnit {
     }
 }
 
-/// The text of the unit's own file; one that has none is nothing. What is there and cannot be read may name units that are protected.
+/// The text of the unit file, empty if it has none. An unreadable one is an error: it may name protected units.
 fn fragment(tree: &Tree, path: &str) -> Result<String, StepError> {
     if path.is_empty() {
         return Ok(String::new());
@@ -214,5 +214,5 @@ fn fragment(tree: &Tree, path: &str) -> Result<String, StepError> {
 }
 
 fn or_none(state: &str) -> &str {
-    if state.is_empty() { "without a file" } else { state }
+    if state.is_empty() { "no unit file" } else { state }
 }

@@ -1,8 +1,8 @@
-//! Free dead memory cgroups that page cache keeps: make the kernel reclaim below a live ancestor, in bounded bites.
+//! Free dead memory cgroups that are kept by page cache: make the kernel reclaim below a live ancestor, a little at a time.
 //!
-//! Reclaim goes from cgroup to cgroup, the dead ones too, so with tens of thousands of them it burns a core by itself. It therefore runs
-//! on a thread of its own, with the least precedence, off the cores that others need, within a budget of time; it is stopped when it
-//! hurts somebody, and a signal ends it within one round of the kernel's.
+//! Reclaim visits every cgroup, dead ones included, so with tens of thousands of them it burns a core. It therefore runs on a thread
+//! of its own at nice 19, off the cores that others need, with a time limit. It stops if it hurts others; a signal ends it within one
+//! of the kernel's rounds.
 
 use super::harm::{BLIND, Baseline, Counted, LOOK};
 use super::threads::parse_cores;
@@ -19,46 +19,44 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// v2: what is asked for at once. The kernel may give more, in rounds of a few hundred KiB for each cgroup.
+/// v2: bytes per request. The kernel may reclaim more, in rounds of a few hundred KiB per cgroup.
 const BITE: u64 = 8 << 20;
-/// After so many bites that freed no cgroup it is given up.
+/// Give up after this many requests that freed no cgroup.
 const BITES_IN_VAIN: u32 = 8;
-/// The kernel's answer where memory.reclaim does not know `swappiness=` yet.
+/// The kernel's answer if memory.reclaim does not know `swappiness=` yet.
 const NOT_UNDERSTOOD: i32 = libc::EINVAL;
-/// The kernel frees what nobody holds any more in the background.
+/// The kernel frees unreferenced cgroups in the background.
 const SETTLE: Duration = Duration::from_secs(3);
-/// The thread is told to stop by this signal: one that nobody else here uses.
+/// Stops the thread. Nobody else here uses this signal.
 const WAKE: i32 = libc::SIGUSR2;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FreeZombies {
-    /// The live ancestor, as /proc/PID/cgroup would name it.
+    /// The live ancestor, as in /proc/PID/cgroup.
     pub cgroup: String,
-    /// Where that is mounted.
     pub directory: PathBuf,
     /// 1: memory.force_empty, 2: memory.reclaim.
     pub version: u8,
     pub budget_ms: u64,
-    /// v2: no more than this is asked for.
+    /// v2: ask for at most this in total.
     pub most_bytes: u64,
-    /// Where the work may run; `None`: anywhere.
+    /// Where the thread may run; `None`: anywhere.
     pub cores: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Before {
-    /// Dead below that cgroup; `None` if they cannot be told one by one.
+pub struct DeadBefore {
+    /// Dead cgroups below that cgroup; `None` if they cannot be listed one by one.
     pub dead: Option<u64>,
-    /// Dead ones of the whole node.
+    /// Dead cgroups on the whole node.
     pub of_all: Option<u64>,
 }
 
-/// The dead, told anew.
 fn scan() -> Option<ZombieScan> {
     look(&LookOptions::default(), &mut Evidence::default())
 }
 
-/// Those of them that died below a cgroup.
+/// How many died below a cgroup.
 pub fn below(scan: &ZombieScan, cgroup: &str) -> Option<u64> {
     if scan.zombies.is_empty() && scan.dead != Some(0) {
         return None;
@@ -75,21 +73,18 @@ impl FreeZombies {
         })
     }
 
-    pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<Before, StepError> {
+    pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<DeadBefore, StepError> {
         if !self.file().exists() {
-            return Err(StepError::refused(format!(
-                "{} does not exist: this kernel has no such file",
-                self.file().display()
-            )));
+            return Err(StepError::refused(format!("{} does not exist on this kernel", self.file().display())));
         }
         let scan = scan();
-        Ok(Before {
+        Ok(DeadBefore {
             dead: scan.as_ref().and_then(|scan| below(scan, &self.cgroup)),
             of_all: scan.and_then(|scan| scan.dead),
         })
     }
 
-    pub fn act(&self, before: &Before, hands: &mut Hands<'_>) -> Result<Done, StepError> {
+    pub fn act(&self, before: &DeadBefore, hands: &mut Hands<'_>) -> Result<Done, StepError> {
         let file = self.file();
         let open = OpenOptions::new().write(true).open(&file).map_err(|e| StepError::io(&file, e))?;
         let baseline = Baseline::measure(hands);
@@ -108,8 +103,8 @@ impl FreeZombies {
         let words = match (freed, left) {
             (Some(freed), Some(left)) => {
                 let stay = match left {
-                    0 => "none is left".to_owned(),
-                    left => format!("{} {}", stay_words(left), why),
+                    0 => "none left".to_owned(),
+                    left => format!("{} left {}", count(left), why),
                 };
                 format!("{} freed in {:.1} s; {}", dead_words(freed), took.as_secs_f64(), stay.trim_end())
             }
@@ -121,7 +116,7 @@ impl FreeZombies {
         }
         if ended.may_swap {
             words.push_str(
-                ". This kernel cannot reclaim only page cache: some anonymous memory may have been swapped out",
+                ". This kernel cannot limit reclaim to page cache: some anonymous memory may have been swapped out",
             );
         }
         let mut done = Done::new(
@@ -145,11 +140,11 @@ impl FreeZombies {
         }
     }
 
-    pub fn undo(&self, _before: &Before, _hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
-        Ok(Undone::CannotBe("freed is freed: page cache is read again when needed".to_owned()))
+    pub fn undo(&self, _before: &DeadBefore, _hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
+        Ok(Undone::CannotBe("nothing to undo: dropped page cache is read again when needed".to_owned()))
     }
 
-    /// Lets a thread of its own do it, and stands by.
+    /// Reclaims on a thread of its own and watches it.
     fn reclaim(&self, file: File, baseline: &Baseline, hands: &Hands<'_>) -> Ended {
         let shared = Shared::default();
         let budget = Duration::from_millis(self.budget_ms);
@@ -159,7 +154,7 @@ impl FreeZombies {
             let work = || {
                 // SAFETY: gettid has no arguments and cannot fail.
                 shared.tid.store(unsafe { libc::gettid() }, Ordering::SeqCst);
-                // Also if it panics: whoever stands by waits for this.
+                // Also if it panics: the watcher waits for this.
                 let _done = SaysDone(&shared.done);
                 self.stand_back();
                 self.work(file, &shared)
@@ -172,7 +167,7 @@ impl FreeZombies {
             if let Some(reason) = reason {
                 shared.stop.store(true, Ordering::SeqCst);
                 while !shared.done.load(Ordering::SeqCst) {
-                    // SAFETY: the thread lives until it is joined below; a signal with a handler that does nothing only ends its write.
+                    // SAFETY: the thread lives until it is joined below; the handler does nothing, so the signal only ends its write.
                     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), shared.tid.load(Ordering::SeqCst), WAKE) };
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -186,7 +181,7 @@ impl FreeZombies {
         })
     }
 
-    /// Everybody else comes first.
+    /// Yields to everybody else.
     fn stand_back(&self) {
         // SAFETY: plain numbers; 0 is the calling thread.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
@@ -203,7 +198,7 @@ impl FreeZombies {
     fn work(&self, mut file: File, shared: &Shared) -> Ended {
         if self.version == 1 {
             let may_swap = has_swap();
-            // Not write_all: that would go on after the signal.
+            // Not write_all: it would retry after the signal.
             return match file.write(b"1\n") {
                 Ok(_) => Ended::because("the kernel found nothing more to reclaim", 0, may_swap),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => Ended::because("it was interrupted", 0, may_swap),
@@ -211,7 +206,7 @@ impl FreeZombies {
             };
         }
         let (mut asked, mut in_vain) = (0u64, 0);
-        // Only page cache: what running jobs have in memory must not go to disk for this.
+        // Only page cache: do not swap out memory of running jobs.
         let mut spares_memory = true;
         let mut dying = dying(&self.directory);
         loop {
@@ -219,7 +214,7 @@ impl FreeZombies {
                 return Ended::because("it was interrupted", asked, may_swap(spares_memory));
             }
             if asked >= self.most_bytes {
-                let words = format!("the planned {} were reclaimed", bytes(asked));
+                let words = format!("all of the planned {} had been asked for", bytes(asked));
                 return Ended::because(words, asked, may_swap(spares_memory));
             }
             let bite = BITE.min(self.most_bytes - asked);
@@ -231,7 +226,7 @@ impl FreeZombies {
                     spares_memory = false;
                     continue;
                 }
-                // What could be had was less than what was asked for.
+                // The kernel reclaimed less than asked for.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => in_vain += 2,
                 Err(e) => return Ended { asked, ..Ended::failed(e.to_string(), e) },
             }
@@ -244,13 +239,12 @@ impl FreeZombies {
             in_vain = if now < dying { 0 } else { in_vain + 1 };
             dying = now;
             if in_vain >= BITES_IN_VAIN {
-                return Ended::because("the last steps freed no cgroup", asked, may_swap(spares_memory));
+                return Ended::because("the last requests freed no cgroup", asked, may_swap(spares_memory));
             }
         }
     }
 }
 
-/// v2: what the kernel counts below a cgroup.
 fn dying(directory: &Path) -> Option<u64> {
     let stat = fs::read_to_string(directory.join("cgroup.stat")).ok()?;
     stat.lines().find_map(|line| line.strip_prefix("nr_dying_descendants "))?.trim().parse().ok()
@@ -264,7 +258,7 @@ struct Shared {
     asked: AtomicU64,
 }
 
-/// Says that the work is over when it goes.
+/// Sets the flag when dropped.
 struct SaysDone<'d>(&'d AtomicBool);
 
 impl Drop for SaysDone<'_> {
@@ -277,7 +271,7 @@ struct Ended {
     words: String,
     error: Option<io::Error>,
     asked: u64,
-    /// Memory of running jobs may have gone to swap.
+    /// Memory of running jobs may have been swapped out.
     may_swap: bool,
 }
 
@@ -299,7 +293,7 @@ fn may_swap(spares_memory: bool) -> bool {
     !spares_memory && has_swap()
 }
 
-/// Why it must end now; `None` if it ended by itself.
+/// Why it must stop now; `None` if it ended by itself.
 fn watch(shared: &Shared, budget: Duration, baseline: &Baseline, hands: &Hands<'_>) -> Option<String> {
     let began = Instant::now();
     let mut harm = Counted::now();
@@ -309,7 +303,7 @@ fn watch(shared: &Shared, budget: Duration, baseline: &Baseline, hands: &Hands<'
             return Some("it was interrupted".to_owned());
         }
         if began.elapsed() >= budget {
-            return Some(format!("its time limit of {:.0} s was reached", budget.as_secs_f64()));
+            return Some(format!("the time limit of {:.0} s was reached", budget.as_secs_f64()));
         }
         if harm.at.elapsed() >= Duration::from_secs(1) {
             let now = Counted::now();
@@ -327,7 +321,7 @@ fn watch(shared: &Shared, budget: Duration, baseline: &Baseline, hands: &Hands<'
     None
 }
 
-/// A handler that does nothing: the signal only ends a system call.
+/// A handler that does nothing: the signal only interrupts a system call.
 struct WakeHandler(libc::sigaction);
 
 extern "C" fn nothing(_: libc::c_int) {}
@@ -352,8 +346,8 @@ impl Drop for WakeHandler {
     }
 }
 
-/// The kernel frees them in the background: until nothing changes any more.
-fn settled(before: &Before, cgroup: &str) -> Option<ZombieScan> {
+/// Scans until the number no longer changes: the kernel frees them in the background.
+fn settled(before: &DeadBefore, cgroup: &str) -> Option<ZombieScan> {
     let until = Instant::now() + SETTLE;
     let mut last = scan()?;
     loop {
@@ -376,11 +370,7 @@ fn dead_words(n: u64) -> String {
     plural(n, "dead cgroup", "dead cgroups")
 }
 
-fn stay_words(n: u64) -> String {
-    format!("{} {}", count(n), if n == 1 { "stays" } else { "stay" })
-}
-
-/// `(kept by /var/lib/ecs/f.* (tmpfs), 31 files; …)`
+/// `(/var/lib/ecs/f.* keeps 31 (tmpfs, 31 files), …)`
 pub fn why_they_stay(scan: &ZombieScan, cgroup: &str) -> String {
     let evidence = Evidence { zombie_scans: vec![scan.clone()], ..Evidence::default() };
     let Some(report) = report(&evidence) else { return String::new() };
@@ -406,7 +396,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_breaks_off_lets_nobody_wait() {
+    fn nobody_waits_for_a_worker_that_panicked() {
         let done = AtomicBool::new(false);
         let broken = std::panic::catch_unwind(|| {
             let _done = SaysDone(&done);
@@ -416,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_ends_a_write_that_blocks() {
+    fn a_signal_ends_a_blocked_write() {
         // A pipe that nobody reads blocks as memory.force_empty does.
         let (reader, writer) = io::pipe().unwrap();
         let full = vec![0u8; 1 << 20];

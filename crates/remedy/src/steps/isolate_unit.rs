@@ -1,4 +1,4 @@
-//! Let a unit live, within limits: a drop-in that bounds its CPU, its memory and how often it starts again.
+//! Limit a unit with a drop-in: its CPU, its memory and how often it restarts.
 
 use super::{Done, Hands, StepError, Undone};
 use crate::guards;
@@ -9,10 +9,10 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// The file's name: after most drop-ins of packages, before what an administrator calls `override.conf` or `99-…`.
+/// Sorts after most drop-ins of packages, before an administrator's `override.conf` or `99-…`.
 const FILE: &str = "50-coroner-isolate.conf";
 
-/// What may be limited, in which section it stands, and by which property systemd says what is in force.
+/// The limit, its section, and the property by which systemd says what is in force.
 const LIMITS: &[(&str, &str, &str)] = &[
     ("CPUQuota", "Service", "CPUQuotaPerSecUSec"),
     ("CPUWeight", "Service", "CPUWeight"),
@@ -26,22 +26,22 @@ const LIMITS: &[(&str, &str, &str)] = &[
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsolateUnit {
     pub unit: String,
-    /// By name, as in the drop-in: `CPUQuota` → `20%`.
+    /// As in the drop-in: `CPUQuota` → `20%`.
     pub limits: BTreeMap<String, String>,
-    /// In /etc, so that it survives a reboot; else in /run.
+    /// In /etc, so that it survives a reboot, instead of /run.
     pub persistent: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Before {
-    /// What stood in that file; `None` if it was not there.
+pub struct DropInBefore {
+    /// The drop-in's text; `None` if there was none.
     pub text: Option<String>,
     pub directory_was_there: bool,
-    /// What was in force, by the name of the limit; `u64::MAX` is none.
+    /// The limits in force; `u64::MAX` is no limit.
     pub in_force: BTreeMap<String, u64>,
 }
 
-/// A limit as somebody writes it on the command line, `MemoryMax=512M`.
+/// A limit from the command line, `MemoryMax=512M`.
 pub fn parse_limit(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE, such as CPUQuota=20%")?;
     let (name, value) = (name.trim(), value.trim());
@@ -56,7 +56,7 @@ pub fn parse_limit(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Whether systemd could understand it: it would only log that it could not, and the unit would stay without this limit.
+/// Whether systemd understands it. If not, it would only log that and ignore the limit.
 fn has_form_of(name: &str, value: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.');
     match name {
@@ -67,19 +67,18 @@ fn has_form_of(name: &str, value: &str) -> bool {
         "CPUWeight" => value == "idle" || value.chars().all(|c| c.is_ascii_digit()),
         "StartLimitBurst" => value.chars().all(|c| c.is_ascii_digit()),
         "AllowedCPUs" => value.chars().all(|c| c.is_ascii_digit() || "-, ".contains(c)),
-        // A span: 5, 5s, 1h 30min.
+        // A time span: 5, 5s, 1h 30min.
         _ => value == "infinity" || value.starts_with(|c: char| c.is_ascii_digit()),
     }
 }
 
 impl IsolateUnit {
-    /// The file, as that systemd's node names it.
+    /// The drop-in's path on that systemd's node.
     pub fn path(&self) -> String {
         let top = if self.persistent { "/etc" } else { "/run" };
         format!("{top}/systemd/system/{}.d/{FILE}", self.unit)
     }
 
-    /// The drop-in.
     pub fn text(&self) -> String {
         let mut text = "# Written by `coroner fix --isolate`; `coroner undo` removes it.\n".to_owned();
         for section in ["Unit", "Service"] {
@@ -97,15 +96,15 @@ impl IsolateUnit {
         text
     }
 
-    /// The directory of the unit's drop-ins, as that systemd's node names it.
+    /// The directory of the unit's drop-ins on that systemd's node.
     fn directory(&self) -> String {
         self.path().rsplit_once('/').map_or_else(String::new, |(directory, _)| directory.to_owned())
     }
 
-    /// The node's own files, with the drop-in's directory if it is there.
+    /// The node's own files, and the drop-in directory if it exists.
     fn place(&self, hands: &mut Hands<'_>) -> Result<(Tree, Option<OwnedFd>), StepError> {
         if self.unit.contains('/') || !self.unit.ends_with(".service") {
-            return Err(StepError::refused(format!("{} is not a service: there is nothing to limit", self.unit)));
+            return Err(StepError::refused(format!("{} is not a service: only services can be limited", self.unit)));
         }
         let tree = hands.checked_root()?;
         let directory = match tree.directory(&self.directory(), Links::Follow) {
@@ -116,7 +115,7 @@ impl IsolateUnit {
         Ok((tree, directory))
     }
 
-    /// What stands in the drop-in; `None` if it is not there.
+    /// The drop-in's text; `None` if there is none.
     fn read(&self, tree: &Tree) -> Result<Option<String>, StepError> {
         match tree.read_to_string(&self.path()) {
             Ok(text) => Ok(Some(text)),
@@ -144,15 +143,15 @@ impl IsolateUnit {
         Ok(all)
     }
 
-    pub fn prepare(&self, hands: &mut Hands<'_>) -> Result<Before, StepError> {
+    pub fn prepare(&self, hands: &mut Hands<'_>) -> Result<DropInBefore, StepError> {
         guards::may_limit(&self.unit, hands)?;
         let (tree, directory) = self.place(hands)?;
         let text = self.read(&tree)?;
-        Ok(Before { text, directory_was_there: directory.is_some(), in_force: self.in_force(hands)? })
+        Ok(DropInBefore { text, directory_was_there: directory.is_some(), in_force: self.in_force(hands)? })
     }
 
-    pub fn act(&self, before: &Before, hands: &mut Hands<'_>) -> Result<Done, StepError> {
-        // Again: what was so a moment ago need not be so now.
+    pub fn act(&self, before: &DropInBefore, hands: &mut Hands<'_>) -> Result<Done, StepError> {
+        // Check again: it may have changed since.
         guards::may_limit(&self.unit, hands)?;
         let (tree, _) = self.place(hands)?;
         self.write(&tree, &self.text())?;
@@ -166,13 +165,13 @@ impl IsolateUnit {
             )));
         }
         let in_force = self.in_force(hands)?;
-        // One that another drop-in overrides has no effect, and that must be said.
+        // A limit that another drop-in overrides has no effect: say so.
         let unchanged: Vec<&str> = in_force
             .iter()
             .filter(|(name, value)| before.in_force.get(*name) == Some(value) && before.text.is_none())
             .map(|(name, _)| name.as_str())
             .collect();
-        let mut words = format!("{} has {}", self.unit, self.words());
+        let mut words = format!("{} now has {}", self.unit, self.words());
         if !unchanged.is_empty() {
             words.push_str(&format!(
                 "; unchanged: {} (already set, or overridden by a later drop-in)",
@@ -181,7 +180,7 @@ impl IsolateUnit {
         }
         let mut done = Done::new(words, json!({ "in_force": in_force, "drop_in": self.path() }));
         if unchanged.len() == in_force.len() && !in_force.is_empty() {
-            done.in_vain = Some("no limit has changed".to_owned());
+            done.in_vain = Some("no limit changed".to_owned());
         }
         Ok(done)
     }
@@ -191,7 +190,7 @@ impl IsolateUnit {
         self.limits.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ")
     }
 
-    pub fn undo(&self, before: &Before, hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
+    pub fn undo(&self, before: &DropInBefore, hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
         let (tree, directory) = self.place(hands)?;
         let now = self.read(&tree)?;
         if now == before.text {
@@ -213,7 +212,7 @@ impl IsolateUnit {
                     Ok(()) | Err(rustix::io::Errno::NOENT) => {}
                     Err(e) => return Err(StepError::io(&tree.shown(&self.path()), e)),
                 }
-                // Others may have put something there since; then it stays.
+                // Fails if somebody has put something there since.
                 let drop_ins = self.directory();
                 let (above, name) = drop_ins.rsplit_once("/").unwrap_or_default();
                 if let Ok(above) = tree.directory(above, Links::Follow)
@@ -237,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_stand_in_their_sections() {
+    fn limits_are_in_their_sections() {
         let limits = [("CPUQuota", "20%"), ("RestartSec", "5min"), ("StartLimitBurst", "5")];
         let limits = limits.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let step = IsolateUnit { unit: "ecs.service".into(), limits, persistent: false };
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn only_limits_can_be_written() {
+    fn only_valid_limits_are_accepted() {
         assert_eq!(parse_limit("MemoryMax=512M"), Ok(("MemoryMax".into(), "512M".into())));
         for wrong in [
             "CPUQuota=abc",

@@ -1,4 +1,4 @@
-//! Make a real-time thread an ordinary one, or take away the precedence that an ordinary one has: it then takes turns.
+//! Make a real-time thread an ordinary one, or reset a negative nice value: it then takes turns.
 
 use super::threads::ThreadRef;
 use super::{Done, Hands, StepError, Undone};
@@ -11,10 +11,10 @@ pub struct LowerPriority {
     pub thread: ThreadRef,
 }
 
-/// `struct sched_attr` (include/uapi/linux/sched/types.h), as far as all kernels have it.
+/// `struct sched_attr` (include/uapi/linux/sched/types.h): the part that all kernels have.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Before {
+pub struct SchedAttr {
     size: u32,
     pub policy: u32,
     flags: u64,
@@ -25,10 +25,9 @@ pub struct Before {
     period: u64,
 }
 
-/// SCHED_DEADLINE
 const DEADLINE: u32 = 6;
 
-impl Before {
+impl SchedAttr {
     fn name(&self) -> String {
         let class = match self.policy {
             0 => "SCHED_OTHER",
@@ -47,9 +46,9 @@ impl Before {
     }
 }
 
-fn read(thread: &ThreadRef) -> Result<Before, StepError> {
-    let mut attr = Before::default();
-    let size = size_of::<Before>() as u32;
+fn read(thread: &ThreadRef) -> Result<SchedAttr, StepError> {
+    let mut attr = SchedAttr::default();
+    let size = size_of::<SchedAttr>() as u32;
     // SAFETY: the kernel writes at most `size` bytes into `attr`, which is plain data and lives until the call is over.
     let result =
         unsafe { libc::syscall(libc::SYS_sched_getattr, thread.tid as libc::pid_t, &raw mut attr, size, 0u32) };
@@ -60,10 +59,10 @@ fn read(thread: &ThreadRef) -> Result<Before, StepError> {
     Ok(attr)
 }
 
-fn write(thread: &ThreadRef, attr: &Before) -> Result<(), StepError> {
+fn write(thread: &ThreadRef, attr: &SchedAttr) -> Result<(), StepError> {
     let mut attr = *attr;
-    attr.size = size_of::<Before>() as u32;
-    // Newer kernels tell the slice of an ordinary thread there; written back it would become one of its own.
+    attr.size = size_of::<SchedAttr>() as u32;
+    // Newer kernels report the slice of an ordinary thread here; writing it back would make it a custom slice.
     if attr.policy != DEADLINE {
         (attr.runtime, attr.deadline, attr.period) = (0, 0, 0);
     }
@@ -77,19 +76,20 @@ fn write(thread: &ThreadRef, attr: &Before) -> Result<(), StepError> {
 }
 
 impl LowerPriority {
-    pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<Before, StepError> {
+    pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<SchedAttr, StepError> {
         self.thread.must_live()?;
         read(&self.thread)
     }
 
-    /// What it shall be: ordinary, without precedence; what stands lower stays there.
-    fn wanted(before: &Before) -> Before {
+    /// An ordinary class and no negative nice value; what is lower stays lower.
+    fn wanted(before: &SchedAttr) -> SchedAttr {
         let policy = if matches!(before.policy, 1 | 2 | DEADLINE) { 0 } else { before.policy };
-        // The flag that children start as ordinary threads stays as it is.
-        Before { policy, flags: before.flags & 1, nice: before.nice.max(0), size: before.size, ..Before::default() }
+        // Keeps SCHED_FLAG_RESET_ON_FORK.
+        let (flags, nice) = (before.flags & 1, before.nice.max(0));
+        SchedAttr { policy, flags, nice, size: before.size, ..SchedAttr::default() }
     }
 
-    pub fn act(&self, before: &Before, _hands: &mut Hands<'_>) -> Result<Done, StepError> {
+    pub fn act(&self, before: &SchedAttr, _hands: &mut Hands<'_>) -> Result<Done, StepError> {
         self.thread.must_live()?;
         let wanted = LowerPriority::wanted(before);
         write(&self.thread, &wanted)?;
@@ -97,12 +97,12 @@ impl LowerPriority {
         let words = format!("{} is now {}; before: {}", self.thread.name(), now.name(), before.name());
         let mut done = Done::new(words, json!({"policy": now.policy, "priority": now.priority, "nice": now.nice}));
         if same(&now, before) {
-            done.in_vain = Some(format!("it is {}, unchanged", now.name()));
+            done.in_vain = Some(format!("it is still {}", now.name()));
         }
         Ok(done)
     }
 
-    pub fn undo(&self, before: &Before, _hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
+    pub fn undo(&self, before: &SchedAttr, _hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
         if !self.thread.lives() {
             return Ok(Undone::AlreadySo(format!("{} is gone", self.thread.name())));
         }
@@ -123,8 +123,9 @@ impl LowerPriority {
     }
 }
 
-fn same(a: &Before, b: &Before) -> bool {
-    let deadline = |it: &Before| if it.policy == DEADLINE { (it.runtime, it.deadline, it.period) } else { (0, 0, 0) };
+fn same(a: &SchedAttr, b: &SchedAttr) -> bool {
+    let deadline =
+        |it: &SchedAttr| if it.policy == DEADLINE { (it.runtime, it.deadline, it.period) } else { (0, 0, 0) };
     (a.policy, a.nice, a.priority, deadline(a)) == (b.policy, b.nice, b.priority, deadline(b))
 }
 
@@ -135,7 +136,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[test]
-    fn precedence_is_taken_away_and_given_back() {
+    fn nice_is_reset_and_restored() {
         if !rustix::process::geteuid().is_root() {
             return;
         }
@@ -146,7 +147,7 @@ mod tests {
         let (stop, say) = (AtomicBool::new(false), |_: &str| {});
         let mut hands = Hands::new(None, None, &stop, &say);
         let own = read(&thread).unwrap();
-        write(&thread, &Before { nice: -5, ..own }).unwrap();
+        write(&thread, &SchedAttr { nice: -5, ..own }).unwrap();
         let before = step.prepare(&mut hands).unwrap();
         assert_eq!(before.nice, -5);
         let done = step.act(&before, &mut hands).unwrap();
@@ -154,8 +155,8 @@ mod tests {
         assert!(matches!(step.undo(&before, &mut hands, false), Ok(Undone::Restored(_))));
         assert_eq!(read(&thread).unwrap().nice, -5);
         assert!(matches!(step.undo(&before, &mut hands, false), Ok(Undone::AlreadySo(_))), "again: nothing to do");
-        // Somebody else set it meanwhile.
-        write(&thread, &Before { nice: 7, ..own }).unwrap();
+        // Somebody else changed it meanwhile.
+        write(&thread, &SchedAttr { nice: 7, ..own }).unwrap();
         assert!(matches!(step.undo(&before, &mut hands, false), Ok(Undone::ChangedSince(_))));
         assert!(matches!(step.undo(&before, &mut hands, true), Ok(Undone::Restored(_))));
         write(&thread, &own).unwrap();

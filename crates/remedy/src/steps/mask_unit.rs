@@ -1,4 +1,4 @@
-//! Mask a unit: whatever wants to start it cannot.
+//! Mask a unit, so that nothing can start it.
 
 use super::{Done, Hands, StepError, Undone};
 use crate::guards;
@@ -11,32 +11,32 @@ pub struct MaskUnit {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Before {
+pub struct MaskBefore {
     pub file_state: String,
 }
 
-/// Where a mask would have to stand.
+/// Where a mask goes.
 const ADMIN: &str = "/etc/systemd/system/";
 
-/// Whether a file of an administrator stands where the mask would.
+/// Whether an administrator's unit file is where the mask would go.
 pub fn is_in_the_way(fragment: &str) -> bool {
     fragment.strip_prefix(ADMIN).is_some_and(|name| !name.contains('/'))
 }
 
 impl MaskUnit {
-    pub fn prepare(&self, hands: &mut Hands<'_>) -> Result<Before, StepError> {
+    pub fn prepare(&self, hands: &mut Hands<'_>) -> Result<MaskBefore, StepError> {
         let now = guards::may_switch_off(&self.unit, hands)?;
         if is_in_the_way(&now.fragment) && !now.file_state.starts_with("masked") {
             return Err(StepError::refused(format!(
-                "{} is in the way of a mask: move it away first, or leave the unit disabled",
+                "{} is where the mask would go: move it away first, or leave the unit disabled",
                 now.fragment
             )));
         }
-        Ok(Before { file_state: now.file_state })
+        Ok(MaskBefore { file_state: now.file_state })
     }
 
-    pub fn act(&self, before: &Before, hands: &mut Hands<'_>) -> Result<Done, StepError> {
-        // Again: somebody may have come to depend on it since.
+    pub fn act(&self, before: &MaskBefore, hands: &mut Hands<'_>) -> Result<Done, StepError> {
+        // Check again: somebody may depend on it by now.
         guards::may_switch_off(&self.unit, hands)?;
         let manager = hands.manager()?;
         if !before.file_state.starts_with("masked") {
@@ -50,7 +50,7 @@ impl MaskUnit {
         }
     }
 
-    pub fn undo(&self, before: &Before, hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
+    pub fn undo(&self, before: &MaskBefore, hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
         let manager = hands.manager()?;
         let now = manager.file_state(&self.unit)?;
         if before.file_state.starts_with("masked") || !now.starts_with("masked") {
@@ -69,7 +69,7 @@ impl MaskUnit {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_mask_needs_its_place() {
+    fn only_a_unit_file_in_etc_is_in_the_way() {
         assert!(super::is_in_the_way("/etc/systemd/system/own.service"));
         assert!(!super::is_in_the_way("/usr/lib/systemd/system/ecs.service"));
         assert!(!super::is_in_the_way("/etc/systemd/system/x.d/y.conf"));

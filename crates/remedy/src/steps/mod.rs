@@ -1,7 +1,7 @@
 //! The kinds of steps, one file each.
 //!
-//! Each knows how to look at the state before (and refuses where a guard says no), how to act, and how to take it back. The state
-//! before is written into the journal between the two, so it is plain data.
+//! Each prepares (reads the previous state, or refuses if a guard says no), acts, and undoes. The previous state is written to the
+//! journal before it acts, so it is plain data.
 
 pub mod delete_files;
 pub mod disable_unit;
@@ -37,7 +37,7 @@ pub use move_interrupt::MoveInterrupt;
 pub use move_thread::MoveThread;
 pub use remove_cgroups::RemoveCgroups;
 
-/// What is to be done, with all that doing it needs.
+/// What to do, with everything needed to do it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Action {
@@ -54,7 +54,7 @@ pub enum Action {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum StepKind {
     DisableUnit,
     MaskUnit,
     IsolateUnit,
@@ -66,35 +66,35 @@ pub enum Kind {
     LowerPriority,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 9] = [
-        Kind::DisableUnit,
-        Kind::MaskUnit,
-        Kind::IsolateUnit,
-        Kind::FreeZombies,
-        Kind::DeleteFiles,
-        Kind::RemoveCgroups,
-        Kind::MoveThread,
-        Kind::MoveInterrupt,
-        Kind::LowerPriority,
+impl StepKind {
+    pub const ALL: [StepKind; 9] = [
+        StepKind::DisableUnit,
+        StepKind::MaskUnit,
+        StepKind::IsolateUnit,
+        StepKind::FreeZombies,
+        StepKind::DeleteFiles,
+        StepKind::RemoveCgroups,
+        StepKind::MoveThread,
+        StepKind::MoveInterrupt,
+        StepKind::LowerPriority,
     ];
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Kind::DisableUnit => "disable-unit",
-            Kind::MaskUnit => "mask-unit",
-            Kind::IsolateUnit => "isolate-unit",
-            Kind::FreeZombies => "free-zombies",
-            Kind::DeleteFiles => "delete-files",
-            Kind::RemoveCgroups => "remove-cgroups",
-            Kind::MoveThread => "move-thread",
-            Kind::MoveInterrupt => "move-interrupt",
-            Kind::LowerPriority => "lower-priority",
+            StepKind::DisableUnit => "disable-unit",
+            StepKind::MaskUnit => "mask-unit",
+            StepKind::IsolateUnit => "isolate-unit",
+            StepKind::FreeZombies => "free-zombies",
+            StepKind::DeleteFiles => "delete-files",
+            StepKind::RemoveCgroups => "remove-cgroups",
+            StepKind::MoveThread => "move-thread",
+            StepKind::MoveInterrupt => "move-interrupt",
+            StepKind::LowerPriority => "lower-priority",
         }
     }
 }
 
-/// Why a step was not done, or not to its end.
+/// Why a step was not done, or not completely.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
     /// A guard says no; nothing was changed.
@@ -124,12 +124,12 @@ impl From<ManagerError> for StepError {
     }
 }
 
-/// What was done, in words and for programs.
+/// What was done, for people and for programs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Done {
     pub words: String,
     pub after: Value,
-    /// It was done, and nothing came of it: the reason. What only the measurement can tell is not told here.
+    /// Why it had no effect, if the step itself knows that; effects that must be measured are not judged here.
     pub in_vain: Option<String>,
 }
 
@@ -139,15 +139,15 @@ impl Done {
     }
 }
 
-/// How a step was taken back.
+/// How a step was undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undone {
     Restored(String),
-    /// The state before is the state now.
+    /// Nothing to do: the state is as before.
     AlreadySo(String),
-    /// Nothing can bring it back.
+    /// It cannot be undone.
     CannotBe(String),
-    /// Somebody changed it since: it is left as it is.
+    /// Somebody changed it since: left alone.
     ChangedSince(String),
 }
 
@@ -170,17 +170,17 @@ impl Undone {
     }
 }
 
-/// With what a step is done: the node's systemd, its files, and somebody who may say stop.
+/// What a step works with: the node's systemd, its files, and a stop flag.
 pub struct Hands<'h> {
     bus_address: Option<String>,
-    /// The top of the file system of the systemd that the bus reaches; `None` if it is not known.
+    /// The root directory of the systemd behind the bus, if known.
     pub root: Option<PathBuf>,
     manager: Option<Manager>,
     stop: &'h AtomicBool,
     say: &'h dyn Fn(&str),
-    /// Agents that are known, also those that users added: some of them are the only way in.
+    /// Known agents, including those that users added: some of them are the only way in.
     catalogue: Catalogue,
-    /// To take something back: the machine on which it was done.
+    /// For undo: the machine on which it was done.
     expected_machine: Option<String>,
 }
 
@@ -190,7 +190,7 @@ impl<'h> Hands<'h> {
         Hands { bus_address: bus.map(str::to_owned), root, manager: None, stop, say, catalogue, expected_machine: None }
     }
 
-    /// Only this machine's systemd is the right one.
+    /// Accept only this machine's systemd.
     pub fn expecting(mut self, machine: Option<String>) -> Hands<'h> {
         self.expected_machine = machine;
         self
@@ -205,7 +205,7 @@ impl<'h> Hands<'h> {
         &self.catalogue
     }
 
-    /// systemd, asked anew if the conversation broke off before.
+    /// systemd; connects again if the connection was lost.
     pub fn manager(&mut self) -> Result<&mut Manager, StepError> {
         let manager = match self.manager.take() {
             Some(manager) => manager,
@@ -223,7 +223,7 @@ impl<'h> Hands<'h> {
         Ok(self.manager.insert(manager))
     }
 
-    /// The bus was lost: the next who asks connects anew.
+    /// The connection was lost: the next caller connects again.
     pub fn forget_manager(&mut self) {
         self.manager = None;
     }
@@ -232,21 +232,21 @@ impl<'h> Hands<'h> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// A line of progress.
+    /// Shows a line of progress.
     pub fn say(&self, words: &str) {
         (self.say)(words);
     }
 
-    /// The machine whose systemd we speak with, as it says itself.
+    /// The machine id that the systemd behind the bus reports.
     pub fn machine_of_bus(&mut self) -> Result<String, StepError> {
         Ok(self.manager()?.machine_id()?.trim().to_owned())
     }
 
-    /// The node's files, which must be those of the systemd that we speak with: else we would write into another node.
+    /// The node's files. They must belong to the systemd behind the bus, or we would write to another node.
     pub fn checked_root(&mut self) -> Result<Tree, StepError> {
         let Some(root) = self.root.clone() else {
             return Err(StepError::refused(
-                "the root directory of the systemd behind --bus is unknown: name it with --root (e.g. /proc/PID/root of its PID \
+                "the root directory of the systemd behind --bus is unknown: pass it with --root (e.g. /proc/PID/root of its PID \
                  1)",
             ));
         };
@@ -264,13 +264,13 @@ impl<'h> Hands<'h> {
         }
     }
 
-    /// The systemd that is asked must be that of the node that was looked at, or of the file system that was named: a bus that somebody
-    /// forwarded from another machine has units of the same names.
+    /// The systemd behind the bus must be that of the observed node, or of the root that was named: a bus forwarded from another
+    /// machine has units of the same names.
     fn must_be_that_machine(&mut self) -> Result<(), StepError> {
         let told = self.machine_of_bus()?;
         if let Some(expected) = self.expected_machine.as_ref().filter(|expected| **expected != told) {
             return Err(StepError::refused(format!(
-                "this was done on machine {expected}, but the bus belongs to machine {told}: name the right one with --bus and --root"
+                "this was done on machine {expected}, but the bus belongs to machine {told}: pass the right --bus and --root"
             )));
         }
         if self.root.is_some() {
@@ -280,19 +280,19 @@ impl<'h> Hands<'h> {
         match own.trim() == told {
             true => Ok(()),
             false => Err(StepError::refused(format!(
-                "the bus belongs to machine {told}, but this is machine {}: name that machine's root directory with --root (e.g. \
-                 /proc/PID/root of its PID 1), or run it there",
+                "the bus belongs to machine {told}, but this is machine {}: pass that machine's root directory with --root (e.g. \
+                 /proc/PID/root of its PID 1), or run this there",
                 if own.trim().is_empty() { "unknown" } else { own.trim() }
             ))),
         }
     }
 }
 
-/// A socket below the root is looked for below it, too: a link there would lead to our own bus. Gives what must be held meanwhile.
+/// Resolves a socket below the root inside it, because a link there could lead to our own bus. Keep the returned fd open while connecting.
 fn address_within(address: &str, root: Option<&Path>) -> Result<(String, Option<OwnedFd>), StepError> {
     let path = address.strip_prefix("unix:path=").filter(|path| !path.contains([',', ';']));
     let within = path.zip(root).and_then(|(path, root)| Path::new(path).strip_prefix(root).ok()?.to_str());
-    // Of our own root every link is ours.
+    // In our own root, every link is ours.
     let (Some(within), Some(root)) = (within, root.filter(|root| *root != Path::new("/"))) else {
         return Ok((address.to_owned(), None));
     };
@@ -319,21 +319,21 @@ macro_rules! dispatch {
 }
 
 impl Action {
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> StepKind {
         match self {
-            Action::DisableUnit(_) => Kind::DisableUnit,
-            Action::MaskUnit(_) => Kind::MaskUnit,
-            Action::IsolateUnit(_) => Kind::IsolateUnit,
-            Action::FreeZombies(_) => Kind::FreeZombies,
-            Action::DeleteFiles(_) => Kind::DeleteFiles,
-            Action::RemoveCgroups(_) => Kind::RemoveCgroups,
-            Action::MoveThread(_) => Kind::MoveThread,
-            Action::MoveInterrupt(_) => Kind::MoveInterrupt,
-            Action::LowerPriority(_) => Kind::LowerPriority,
+            Action::DisableUnit(_) => StepKind::DisableUnit,
+            Action::MaskUnit(_) => StepKind::MaskUnit,
+            Action::IsolateUnit(_) => StepKind::IsolateUnit,
+            Action::FreeZombies(_) => StepKind::FreeZombies,
+            Action::DeleteFiles(_) => StepKind::DeleteFiles,
+            Action::RemoveCgroups(_) => StepKind::RemoveCgroups,
+            Action::MoveThread(_) => StepKind::MoveThread,
+            Action::MoveInterrupt(_) => StepKind::MoveInterrupt,
+            Action::LowerPriority(_) => StepKind::LowerPriority,
         }
     }
 
-    /// The state before, to be restored; or why it must not be done. Changes nothing.
+    /// The previous state, for undo; or why it must not be done. Changes nothing.
     pub fn prepare(&self, hands: &mut Hands<'_>) -> Result<Value, StepError> {
         if self.is_about_unit() {
             hands.must_be_that_machine()?;
@@ -345,7 +345,7 @@ impl Action {
         dispatch!(self, step => step.act(&of_value(before)?, hands))
     }
 
-    /// Restores the state before. Idempotent: what is so already is left alone. With `force` also what somebody changed since.
+    /// Restores the previous state. Idempotent. With `force`, also what somebody changed since.
     pub fn undo(&self, before: &Value, hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
         if self.is_about_unit() {
             hands.must_be_that_machine()?;
@@ -353,12 +353,12 @@ impl Action {
         dispatch!(self, step => step.undo(&of_value(before)?, hands, force))
     }
 
-    /// It is systemd that does it.
+    /// Done through systemd.
     pub fn is_about_unit(&self) -> bool {
         matches!(self, Action::DisableUnit(_) | Action::MaskUnit(_) | Action::IsolateUnit(_))
     }
 
-    /// A reboot takes it away by itself.
+    /// A reboot undoes it.
     pub fn ends_with_boot(&self) -> bool {
         match self {
             Action::IsolateUnit(step) => !step.persistent,
@@ -384,7 +384,7 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
 
     #[test]
-    fn a_bus_below_the_root_is_not_found_through_a_link_that_leads_out() {
+    fn a_link_out_of_the_root_does_not_lead_to_a_bus() {
         let dir = tempfile::tempdir().unwrap();
         let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
         std::fs::create_dir_all(inside.join("run")).unwrap();
@@ -403,7 +403,7 @@ mod tests {
                 "{name}"
             );
         }
-        // Without a root, and of other addresses, it is the user's word.
+        // Without a root, and for other addresses, the user's word counts.
         for (text, root) in [(address("run/bus"), None), ("unix:abstract=x".to_owned(), Some(inside.as_path()))] {
             assert_eq!(address_within(&text, root).unwrap().0, text);
         }

@@ -1,6 +1,6 @@
-//! Let another core serve an interrupt.
+//! Move an interrupt to other cores.
 
-use super::threads::parse_cores;
+use super::threads::{cores_words, parse_cores};
 use super::{Done, Hands, StepError, Undone};
 use crate::guards;
 use coroner_evidence::CoreSet;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveInterrupt {
     pub irq: u32,
-    /// Whose it was when the plan was made: `virtio2-input.0`. A number is given to another device when the first one goes.
+    /// Its handler when the plan was made: `virtio2-input.0`. The number is reused when the device goes away.
     #[serde(default)]
     pub name: Option<String>,
     /// As in smp_affinity_list: `0,2-5`.
@@ -20,20 +20,20 @@ pub struct MoveInterrupt {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Before {
+pub struct InterruptBefore {
     pub cores: String,
-    /// Whose it was then.
+    /// Its handler at that time.
     #[serde(default)]
     pub name: Option<String>,
 }
 
-/// Who handles an interrupt now; `None` if nobody does.
+/// The handlers of an interrupt now, if any.
 pub fn name_of(irq: u32) -> Option<String> {
     let told = fs::read_to_string(format!("/sys/kernel/irq/{irq}/actions")).unwrap_or_default();
     if !told.trim().is_empty() {
         return Some(told.trim().to_owned());
     }
-    // Without sysfs: each handler is a directory there.
+    // Without sysfs: each handler has a directory here.
     let entries = fs::read_dir(format!("/proc/irq/{irq}")).ok()?.flatten();
     let handlers = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let mut names: Vec<String> = handlers.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -57,7 +57,7 @@ impl MoveInterrupt {
         format!("interrupt {}{name}", self.irq)
     }
 
-    /// It is still the same device's. Gives its name.
+    /// Its handler now; an error if that has changed.
     fn must_be_same(&self, before: Option<&String>) -> Result<Option<String>, StepError> {
         let now = name_of(self.irq);
         match (before, &now) {
@@ -71,11 +71,11 @@ impl MoveInterrupt {
         }
     }
 
-    pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<Before, StepError> {
+    pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<InterruptBefore, StepError> {
         parse_cores(&self.cores)?;
         self.nobody_else_places_it()?;
         let name = self.must_be_same(self.name.as_ref())?;
-        Ok(Before { cores: self.read()?.to_string(), name })
+        Ok(InterruptBefore { cores: self.read()?.to_string(), name })
     }
 
     fn nobody_else_places_it(&self) -> Result<(), StepError> {
@@ -89,7 +89,7 @@ impl MoveInterrupt {
         }
     }
 
-    pub fn act(&self, before: &Before, _hands: &mut Hands<'_>) -> Result<Done, StepError> {
+    pub fn act(&self, before: &InterruptBefore, _hands: &mut Hands<'_>) -> Result<Done, StepError> {
         self.nobody_else_places_it()?;
         let name = self.must_be_same(before.name.as_ref())?;
         fs::write(self.file(), &self.cores).map_err(|e| {
@@ -101,34 +101,35 @@ impl MoveInterrupt {
             StepError::failed(format!("{}: {e}{why}", self.file().display()))
         })?;
         let now = self.read()?.to_string();
-        let words = format!("{} now goes to cores {now}; before: {}", self.words(name.as_ref()), before.cores);
+        let words = format!("{} goes to {}; before: {}", self.words(name.as_ref()), cores_words(&now), before.cores);
         let mut done = Done::new(words, json!({ "cores": now, "name": name }));
         if now == before.cores {
-            done.in_vain = Some(format!("it goes to cores {now}, unchanged"));
+            done.in_vain = Some(format!("it still goes to {}", cores_words(&now)));
         }
         Ok(done)
     }
 
-    pub fn undo(&self, before: &Before, _hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
-        // What is another device's now is never touched, whatever force says: the step was not about it.
+    pub fn undo(&self, before: &InterruptBefore, _hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
+        // Never touch an interrupt that belongs to another device now, not even with force: the step was not about it.
         if let Err(StepError::Refused(why)) = self.must_be_same(before.name.as_ref()) {
-            return Ok(Undone::AlreadySo(format!("{why}, and the change with it")));
+            return Ok(Undone::AlreadySo(format!("{why}, so there is nothing to undo")));
         }
         let (now, was) = (self.read()?, parse_cores(&before.cores)?);
         let what = self.words(before.name.as_ref());
         if now == was {
-            return Ok(Undone::AlreadySo(format!("{what} goes to cores {was}, as before the fix")));
+            return Ok(Undone::AlreadySo(format!("{what} goes to {}, as before the fix", cores_words(&was))));
         }
         if now != parse_cores(&self.cores)? && !force {
             return Ok(Undone::ChangedSince(format!(
-                "{what} now goes to cores {now}; the fix set {}, before that it was {was}",
+                "{what} now goes to {}; the fix set {}, before that it was {was}",
+                cores_words(&now),
                 self.cores
             )));
         }
         fs::write(self.file(), was.to_string()).map_err(|e| StepError::io(&self.file(), e))?;
         match self.read()? {
-            now if now == was => Ok(Undone::Restored(format!("{what} goes to cores {was} again"))),
-            now => Err(StepError::failed(format!("{what} still goes to cores {now}; before the fix it was {was}"))),
+            now if now == was => Ok(Undone::Restored(format!("{what} goes to {} again", cores_words(&was)))),
+            now => Err(StepError::failed(format!("{what} still goes to {}, not {was}", cores_words(&now)))),
         }
     }
 }
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    /// One that nobody waits for: a device's configuration changes next to never.
+    /// One that nobody needs: a device's configuration hardly ever changes.
     fn idle_interrupt() -> Option<(u32, String)> {
         let numbers = fs::read_dir("/proc/irq").ok()?.flatten();
         let mut all: Vec<u32> = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -146,7 +147,7 @@ mod tests {
         all.into_iter().filter_map(|irq| Some((irq, name_of(irq)?))).find(|(_, name)| name.ends_with("-config"))
     }
 
-    /// Puts it back, also when the test fails.
+    /// Restores it even if the test fails.
     struct Restore(PathBuf, String);
 
     impl Drop for Restore {
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_interrupt_is_moved_and_goes_back_and_that_of_another_device_is_left_alone() {
+    fn an_interrupt_is_moved_and_restored_unless_another_device_has_it_now() {
         if !rustix::process::geteuid().is_root() {
             eprintln!("not run: needs root");
             return;
@@ -168,7 +169,7 @@ mod tests {
         let mut step = MoveInterrupt { irq, name: Some(name.clone()), cores: "0".into() };
         let was = step.read().unwrap();
         let Some(core) = was.iter().last().filter(|_| was.len() > 1) else {
-            eprintln!("not run: one core has nowhere to move it to");
+            eprintln!("not run: there is no other core to move it to");
             return;
         };
         step.cores = core.to_string();
@@ -181,13 +182,13 @@ mod tests {
         assert_eq!((done.in_vain.as_ref(), step.read().unwrap().to_string()), (None, core.to_string()), "{done:?}");
         assert!(done.words.contains(&name), "{}", done.words);
 
-        // The device went, and its number is another one's: that one is not touched.
-        let other = Before { name: Some("eth9-rx-0".into()), ..before.clone() };
+        // The device is gone and its number belongs to another one, which is not touched.
+        let other = InterruptBefore { name: Some("eth9-rx-0".into()), ..before.clone() };
         let refused = step.act(&other, &mut hands);
         assert!(matches!(&refused, Err(StepError::Refused(why)) if why.contains("eth9-rx-0")), "{refused:?}");
         let left = step.undo(&other, &mut hands, true).unwrap();
         assert!(matches!(&left, Undone::AlreadySo(why) if why.contains(&name)), "{left:?}");
-        assert_eq!(step.read().unwrap().to_string(), core.to_string(), "it was written for another device");
+        assert_eq!(step.read().unwrap().to_string(), core.to_string(), "another device's interrupt was moved");
         let planned = MoveInterrupt { name: Some("eth9-rx-0".into()), ..step.clone() }.prepare(&mut hands);
         assert!(matches!(planned, Err(StepError::Refused(_))), "{planned:?}");
 

@@ -1,4 +1,4 @@
-//! Remove cgroups that somebody made and forgot: those that were empty when the plan was made, and still are.
+//! Remove leaked cgroups: those that were empty when the plan was made, and still are.
 
 use super::{Done, Hands, StepError, Undone};
 use serde::{Deserialize, Serialize};
@@ -6,24 +6,24 @@ use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// In one go: a plan for more says so.
+/// At most this many per run; a plan for more says so.
 pub const MOST: usize = 20_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoveCgroups {
-    /// The directory of their parent, as it is mounted here.
+    /// The directory of their parent.
     pub parent: PathBuf,
-    /// Empty at the first look.
+    /// Empty when the plan was made.
     pub names: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Before {
-    /// Empty again at the second look.
+pub struct CgroupsBefore {
+    /// Still empty.
     pub empty: u64,
 }
 
-/// No process in it, and no cgroup below it. `None` if that cannot be read.
+/// No process in it and no cgroup below it. `None` if that cannot be read.
 pub fn is_empty(cgroup: &Path) -> Option<bool> {
     let nobody = |file: &str| fs::read(cgroup.join(file)).ok().map(|text| text.is_empty());
     if !nobody("cgroup.procs")? {
@@ -57,16 +57,16 @@ impl RemoveCgroups {
         (!name.contains('/') && name != "." && name != "..").then(|| self.parent.join(name))
     }
 
-    pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<Before, StepError> {
+    pub fn prepare(&self, _hands: &mut Hands<'_>) -> Result<CgroupsBefore, StepError> {
         let is_cgroup = self.parent.join("cgroup.procs").exists();
         if !is_cgroup {
             return Err(StepError::refused(format!("{} is not a cgroup", self.parent.display())));
         }
         let still = |name: &&String| self.place(name).is_some_and(|place| is_empty(&place) == Some(true));
-        Ok(Before { empty: self.names.iter().filter(still).count() as u64 })
+        Ok(CgroupsBefore { empty: self.names.iter().filter(still).count() as u64 })
     }
 
-    pub fn act(&self, _before: &Before, hands: &mut Hands<'_>) -> Result<Done, StepError> {
+    pub fn act(&self, _before: &CgroupsBefore, hands: &mut Hands<'_>) -> Result<Done, StepError> {
         let (mut removed, mut in_use, mut gone) = (0u64, 0u64, 0u64);
         for name in &self.names {
             if hands.is_stopped() {
@@ -77,7 +77,7 @@ impl RemoveCgroups {
                 in_use += 1;
                 continue;
             }
-            // The kernel itself refuses one that is in use by now; nobody is moved or killed.
+            // The kernel refuses to remove one that is in use by now.
             match fs::remove_dir(&place) {
                 Ok(()) => removed += 1,
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => gone += 1,
@@ -94,12 +94,12 @@ impl RemoveCgroups {
         }
         let mut done = Done::new(words, json!({"removed": removed, "in_use": in_use, "gone": gone}));
         if removed == 0 {
-            done.in_vain = Some("none of them could be removed".to_owned());
+            done.in_vain = Some("no cgroup was removed".to_owned());
         }
         Ok(done)
     }
 
-    pub fn undo(&self, _before: &Before, _hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
+    pub fn undo(&self, _before: &CgroupsBefore, _hands: &mut Hands<'_>, _force: bool) -> Result<Undone, StepError> {
         Ok(Undone::CannotBe("removed cgroups are not recreated: nothing was in them".to_owned()))
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_processes_or_children_is_not_empty() {
+    fn a_cgroup_with_processes_or_children_is_not_empty() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for (name, procs) in [("a", ""), ("b", "17\n"), ("c", ""), ("c/d", "")] {

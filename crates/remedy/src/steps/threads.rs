@@ -1,4 +1,4 @@
-//! Threads by what cannot be mistaken for another: the number, and when it started.
+//! Threads, identified by TID and start time: a TID alone may be reused.
 
 use super::StepError;
 use coroner_evidence::CoreSet;
@@ -9,7 +9,7 @@ use std::fs;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadRef {
     pub tid: u32,
-    /// Ticks after boot.
+    /// Clock ticks after boot.
     pub started: u64,
     pub comm: String,
 }
@@ -20,7 +20,6 @@ impl ThreadRef {
         format!("{}[{}]", self.comm, self.tid)
     }
 
-    /// Whether this very thread still lives.
     pub fn lives(&self) -> bool {
         started(self.tid) == Some(self.started)
     }
@@ -42,7 +41,6 @@ impl ThreadRef {
             .ok_or_else(|| StepError::failed(format!("{} is not a thread", self.tid)))
     }
 
-    /// Where it may run.
     pub fn affinity(&self) -> Result<CoreSet, StepError> {
         let set = rustix::thread::sched_getaffinity(Some(self.pid()?))
             .map_err(|e| StepError::failed(format!("cannot read the affinity of {}: {e}", self.name())))?;
@@ -59,15 +57,21 @@ impl ThreadRef {
                 rustix::io::Errno::INVAL => " (the kernel pins it, or its cpuset allows none of these cores)",
                 _ => "",
             };
-            StepError::failed(format!("cannot move {} to cores {cores}: {e}{why}", self.name()))
+            StepError::failed(format!("cannot move {} to {}: {e}{why}", self.name(), cores_words(cores)))
         })
     }
 }
 
-/// Field 22 of /proc/TID/stat. The name before may hold anything, also brackets and spaces.
+/// Field 22 of /proc/TID/stat. The name before it may contain parentheses and spaces.
 pub fn started(tid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// `core 3`, `cores 0,4-7`
+pub fn cores_words(cores: impl ToString) -> String {
+    let cores = cores.to_string();
+    format!("core{} {cores}", if cores.contains([',', '-']) { "s" } else { "" })
 }
 
 pub fn parse_cores(text: &str) -> Result<CoreSet, StepError> {
@@ -81,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_told_from_the_next_with_its_number() {
+    fn a_reused_tid_is_another_thread() {
         let tid = std::process::id();
         let mut own = ThreadRef { tid, started: started(tid).unwrap(), comm: "test".into() };
         assert!(own.must_live().is_ok() && !own.affinity().unwrap().is_empty());

@@ -1,5 +1,4 @@
-//! The links in /etc/systemd/system that enable units: what `systemctl disable` takes away, told exactly, so that it can be put back
-//! exactly.
+//! The links in /etc/systemd/system that enable units: what `systemctl disable` removes, recorded so that undo can restore exactly that.
 
 use crate::tree::{Links, Tree, entries, kind, link, make_link};
 use rustix::fs::FileType;
@@ -9,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 const DIRECTORY: &str = "etc/systemd/system";
-/// A node has some hundreds.
+/// A node has a few hundred.
 const MOST: usize = 10_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -19,7 +18,7 @@ pub struct Link {
     pub to: String,
 }
 
-/// The links that are of one of these units, in the directory itself and one below: by their own name, or by what they lead to.
+/// The links of these units, in the directory itself and one level below: by their own name or by their target.
 pub fn of_units(tree: &Tree, units: &[String]) -> io::Result<Vec<Link>> {
     let mut links = all(tree)?;
     let is_one = |path: &str| path.rsplit('/').next().is_some_and(|name| units.iter().any(|unit| unit == name));
@@ -27,7 +26,7 @@ pub fn of_units(tree: &Tree, units: &[String]) -> io::Result<Vec<Link>> {
     Ok(links)
 }
 
-/// What `Also=` in a unit's file names: it is enabled and disabled with the unit.
+/// The units in `Also=`, which are enabled and disabled with the unit.
 pub fn also(text: &str) -> Vec<String> {
     let values = text.lines().filter_map(|line| line.trim().strip_prefix("Also=")).flat_map(str::split_whitespace);
     values.map(str::to_owned).collect()
@@ -56,18 +55,18 @@ fn collect(directory: &OwnedFd, prefix: &str, links: &mut Vec<Link>) -> io::Resu
             return Err(io::Error::other(format!("more than {MOST} links in /{DIRECTORY}")));
         }
         let Ok(to) = link(directory, name.as_ref()) else { continue };
-        // One that is no text is not systemd's.
+        // systemd's are valid UTF-8.
         let Some(to) = to.to_str() else { continue };
         links.push(Link { name: format!("{prefix}{name}"), to: to.to_owned() });
     }
     Ok(())
 }
 
-/// Those of `before` that are missing now are made again. Gives how many, and what stands in the way of others.
+/// Recreates those that are missing. Returns how many, and what is in the way of others.
 pub fn restore(tree: &Tree, before: &[Link]) -> io::Result<(usize, Vec<String>)> {
     let (mut made, mut in_the_way) = (0, Vec::new());
     for wanted in before {
-        // Never out of the directory, whatever a damaged journal says.
+        // Never leave the directory, whatever a damaged journal says.
         let parts: Vec<&str> = wanted.name.split('/').collect();
         let is_plain = |part: &&str| !part.is_empty() && *part != "." && *part != "..";
         let (below, name) = match parts.as_slice() {
@@ -98,7 +97,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn what_was_taken_away_comes_back_and_nothing_else_changes() {
+    fn removed_links_are_restored_and_nothing_else_changes() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().join(DIRECTORY);
         fs::create_dir_all(top.join("multi-user.target.wants")).unwrap();
@@ -109,7 +108,7 @@ mod tests {
         let tree = Tree::open(dir.path()).unwrap();
         let before = of_units(&tree, &["ecs.service".into(), "ssh.service".into()]).unwrap();
         assert_eq!(before.len(), 2, "{before:?}");
-        assert_eq!(of_units(&tree, &["ecs.service".into()]).unwrap().len(), 1, "others' links are not ours to restore");
+        assert_eq!(of_units(&tree, &["ecs.service".into()]).unwrap().len(), 1, "other units' links are not recorded");
         assert_eq!(also("[Install]\nWantedBy=a.target\nAlso=b.socket c.timer\n"), ["b.socket", "c.timer"]);
         fs::remove_file(&wants).unwrap();
         fs::remove_dir(top.join("multi-user.target.wants")).unwrap();
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_planted_link_leads_nobody_out_of_the_root() {
+    fn a_planted_link_does_not_lead_out_of_the_root() {
         let dir = tempfile::tempdir().unwrap();
         let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
         fs::create_dir_all(inside.join(DIRECTORY)).unwrap();
@@ -132,7 +131,7 @@ mod tests {
         let restored = restore(&Tree::open(&inside).unwrap(), &before);
         assert!(restored.is_err(), "{restored:?}");
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "a link was made outside of the root");
-        // Nor does the directory itself, and nobody reads there.
+        // Nor does the directory itself, and nothing is read there.
         fs::remove_dir_all(inside.join("etc/systemd")).unwrap();
         symlink("../../outside", inside.join("etc/systemd")).unwrap();
         fs::create_dir(outside.join("system")).unwrap();

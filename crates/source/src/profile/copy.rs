@@ -1,4 +1,4 @@
-//! A profile, or a part of it, as a recording.
+//! Copies a profile, or a part of it, into a recording.
 
 use super::select::{Selection, nothing};
 use super::{ProfileSource, ReadProfile};
@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Writes the selected samples into a new recording, until `stop` becomes true. If that fails or is broken off, none is left behind.
+/// Writes the selected samples into a new recording until `stop` becomes true. On failure or interruption, removes the file.
 pub fn write_until(
     source: &ProfileSource,
     selection: &Selection,

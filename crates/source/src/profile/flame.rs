@@ -7,22 +7,22 @@ use coroner_profile::export::svg;
 use coroner_profile::model::{Event, EventId, Sample};
 use coroner_profile::views::flame::{self, FlameTree};
 use coroner_profile::views::risers::{self, BusyShares, Riser};
-use coroner_profile::views::{Kind, Kinds, StackSums};
+use coroner_profile::views::{Kinds, SampleKind, StackSums};
 use std::collections::HashMap;
 
-/// How many risers are told.
+/// Most risers to report.
 const RISERS: usize = 12;
 
-/// One side of the picture.
+/// One side of a comparison, or the only one.
 pub struct Side {
     pub read: ReadProfile,
     pub sums: StackSums,
     pub busy: BusyShares,
     /// Samples of idle cores that were left out.
     pub idle: u64,
-    /// What those of the event that is shown stand for.
+    /// The weight of those with the shown event.
     pub idle_total: u64,
-    /// The event that is shown; `None` only if nothing was selected.
+    /// The shown event; `None` only if nothing was selected.
     pub event: Option<EventId>,
     pub selection: String,
 }
@@ -41,7 +41,7 @@ impl Side {
         self.event().is_some_and(Event::is_clock)
     }
 
-    /// What the weights count, in documents.
+    /// The unit of the weights, for documents.
     pub fn unit(&self) -> &'static str {
         if self.is_clock() { "ns" } else { "count" }
     }
@@ -53,18 +53,18 @@ impl Side {
         }
     }
 
-    /// How many samples of the event that is shown there are.
+    /// Number of samples of the shown event.
     fn samples(&self) -> u64 {
         self.sums.events().iter().find(|(event, _)| Some(*event) == self.event).map_or(0, |(_, samples)| *samples)
     }
 
-    /// One side and its picture out of parts that were read beside each other.
+    /// Joins parts that were read in parallel into one side and its tree.
     pub fn joined(parts: Vec<(Side, FlameTree)>, invert: bool) -> Option<(Side, FlameTree)> {
         let shown =
             parts.iter().max_by_key(|(side, _)| side.samples()).map(|(side, _)| side.event_name().to_owned())?;
         let (mut sides, mut trees) = (Vec::new(), Vec::new());
         for (mut side, tree) in parts {
-            // Each part shows the event that it has most of.
+            // Each part shows the event it has most of.
             let is_it = side.event.is_none() || side.event_name() == shown;
             if !is_it {
                 let events = &side.read.names.events;
@@ -77,7 +77,7 @@ impl Side {
             trees.retain(|tree| tree.samples > 0);
         }
         let tree = if trees.len() == 1 { trees.pop()? } else { flame::merged(&trees) };
-        // The fullest one lends its names.
+        // The part with most samples provides the names.
         sides.sort_by_key(|side| std::cmp::Reverse(side.samples()));
         let mut sides = sides.into_iter();
         let mut whole = sides.next()?;
@@ -89,17 +89,19 @@ impl Side {
         Some((whole, tree))
     }
 
-    /// Without frames that have less than `least` of all.
+    /// Leaves out frames with less than the share `least` of everything.
     pub fn large(&self, invert: bool, least: f64) -> FlameTree {
         match self.event {
-            Some(event) => flame::tree_of_large(&self.read.names, &self.sums, event, &flame::Options { invert }, least),
+            Some(event) => {
+                flame::tree_of_large(&self.read.names, &self.sums, event, &flame::FlameOptions { invert }, least)
+            }
             None => FlameTree::default(),
         }
     }
 
     pub fn tree(&self, invert: bool) -> FlameTree {
         match self.event {
-            Some(event) => flame::tree(&self.read.names, &self.sums, event, &flame::Options { invert }),
+            Some(event) => flame::tree(&self.read.names, &self.sums, event, &flame::FlameOptions { invert }),
             None => FlameTree::default(),
         }
     }
@@ -109,8 +111,8 @@ pub fn find_risers(before: &Side, after: &Side) -> Vec<Riser> {
     risers::find((&before.read.names, &before.busy), (&after.read.names, &after.busy), RISERS)
 }
 
-/// `with_idle`: as the file has it; else only what was work. `must_have`: nothing selected is an error; of a side that is compared
-/// it is not, and only there it is of interest who rises.
+/// `with_idle`: keep idle samples. `must_have`: fail if nothing is selected. Without it, the side is one of a comparison, and only
+/// then do risers matter.
 pub fn read_side(
     source: &ProfileSource,
     selection: &Selection,
@@ -124,7 +126,7 @@ pub fn read_side(
     }
 }
 
-/// The same of what may be a part only of what is asked for. `compared`: it is of interest who rises.
+/// The same for what may be only a part of the selection. `compared`: risers matter.
 pub fn read_part(
     source: &ProfileSource,
     selection: &Selection,
@@ -136,7 +138,7 @@ pub fn read_part(
     let mut kinds = Kinds::default();
     let (mut idle, mut idle_totals) = (0, HashMap::<EventId, u64>::new());
     let mut view = |names: &_, sample: &Sample| {
-        if !with_idle && kinds.kind(names, sample) == Kind::Idle {
+        if !with_idle && kinds.kind(names, sample) == SampleKind::Idle {
             idle += 1;
             let total = idle_totals.entry(sample.event).or_default();
             *total = total.saturating_add(sample.period);
@@ -153,10 +155,10 @@ pub fn read_part(
     Ok(Side { read, sums, busy, idle, idle_total, event, selection: selection.words() })
 }
 
-/// What stands above the picture.
-pub fn picture(side: &Side) -> svg::Options {
+/// The picture's title and unit.
+pub fn picture(side: &Side) -> svg::SvgOptions {
     let unit = if side.is_clock() { "ns" } else { "samples" };
-    svg::Options { title: describe(side), unit: unit.to_owned(), ..svg::Options::default() }
+    svg::SvgOptions { title: describe(side), unit: unit.to_owned(), ..svg::SvgOptions::default() }
 }
 
 pub fn describe(side: &Side) -> String {

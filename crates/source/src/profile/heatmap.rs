@@ -6,17 +6,17 @@ use anyhow::bail;
 use coroner_profile::import::Stacks;
 use coroner_profile::views::cores::{CoreCounter, CoreHeatmap};
 use coroner_profile::views::heatmap::{OffsetCounter, OffsetHeatmap};
-use coroner_profile::views::{Kind, Kinds, Selector};
+use coroner_profile::views::{Kinds, SampleKind, Selector};
 use std::collections::HashMap;
 
-/// What each core did, in columns of `step` nanoseconds, and the samples of whoever is asked for.
+/// What each core did, in columns of `step` nanoseconds, and the samples of the selected threads or functions.
 pub fn by_core(
     source: &ProfileSource,
     selection: &Selection,
     step: u64,
 ) -> anyhow::Result<(ReadProfile, CoreHeatmap, Option<Asked>)> {
     let mut counter = CoreCounter::new(step);
-    // Who had a core is told by everybody's samples; those that are asked for are counted beside.
+    // To tell who had a core, everybody's samples are needed; the selected ones are counted separately.
     let mut somebody = selection.asks_for_somebody().then(|| selection.somebody());
     let mut asked = Asked::default();
     let where_and_when = selection.of_anybody();
@@ -64,7 +64,7 @@ pub fn by_offset(
     let mut idle = 0;
     let stacks = Stacks::OfIdleTasks;
     let read = super::read_with(source, selection, stacks, &mut |names, sample| match kinds.kind(names, sample) {
-        Kind::Idle => idle += 1,
+        SampleKind::Idle => idle += 1,
         _ => counter.add(names, sample),
     })?;
     must_have_times(&read)?;
@@ -72,11 +72,11 @@ pub fn by_offset(
     Ok((read, map, idle))
 }
 
-/// The samples of somebody in particular.
+/// The samples of the selected threads or functions.
 #[derive(Default)]
 pub struct Asked {
     pub somebody: Option<Selector>,
-    /// By core and column from the start of time on.
+    /// By core and column, counted from time 0.
     pub cells: HashMap<(u32, u64), AskedCell>,
     pub samples: u64,
 }
@@ -84,7 +84,7 @@ pub struct Asked {
 #[derive(Clone, Copy, Default)]
 pub struct AskedCell {
     pub samples: u32,
-    /// What they stand for, as the heatmap's cell has it.
+    /// Their weight, in the unit of the heatmap's cells.
     pub weight: u32,
 }
 

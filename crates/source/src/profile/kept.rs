@@ -1,35 +1,39 @@
-//! A profile whose samples stay in memory, for those who look at it again and again.
+//! A profile whose samples stay in memory, for repeated reading.
 
 use super::select::Selection;
 use super::select::{self, Select};
 use super::{Patience, ProfileSource, ReadProfile, told, widen};
 use anyhow::bail;
-use coroner_profile::import::{self as reader, Format, Imported, Report};
+use coroner_profile::import::{self as reader, Format, ImportReport, Imported};
 use coroner_profile::model::{Dictionary, Sample, Samples};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// A profile in memory, in order of time.
+/// A profile in memory, sorted by time.
 #[derive(Debug)]
-pub struct Kept {
+pub struct KeptProfile {
     pub names: Arc<Dictionary>,
     pub samples: Samples,
     pub format: Format,
-    pub report: Report,
-    /// Why functions have no names.
+    pub report: ImportReport,
+    /// Why some functions have no names.
     pub unnamed: Vec<String>,
-    /// In order.
+    /// Sorted.
     pub cores: Vec<u32>,
 }
 
-impl Kept {
-    /// Reads all of it; `None` if there are more than `most` samples. `count` grows by each byte that was read.
-    pub fn load(source: &ProfileSource, most: usize, count: &AtomicU64) -> anyhow::Result<Option<Kept>> {
+impl KeptProfile {
+    /// Reads all of it; `None` if there are more than `most` samples. `count` counts the bytes read.
+    pub fn load(source: &ProfileSource, most: usize, count: &AtomicU64) -> anyhow::Result<Option<KeptProfile>> {
         let mut symbols = super::symbols(source);
         let mut samples = Samples::default();
         let mut cores = Vec::new();
-        let options = reader::Options { format: source.reading.input, read: Some(count), ..reader::Options::default() };
+        let options = reader::ImportOptions {
+            format: source.reading.input,
+            read: Some(count),
+            ..reader::ImportOptions::default()
+        };
         let imported = reader::file(&source.file, &options, &mut symbols, &mut |_, sample| {
             if let Some(core) = sample.core
                 && let Err(at) = cores.binary_search(&core)
@@ -45,10 +49,10 @@ impl Kept {
         }
         report.out_of_order = report.out_of_order.max(samples.sort());
         let unnamed = symbols.problems.clone();
-        Ok(Some(Kept { names: Arc::new(names), samples, format, report, unnamed, cores }))
+        Ok(Some(KeptProfile { names: Arc::new(names), samples, format, report, unnamed, cores }))
     }
 
-    /// Gives the selected samples to `view`, as if the file were read.
+    /// Passes the selected samples to `view`, as if the file were read.
     pub fn read(
         &self,
         source: &ProfileSource,
@@ -76,7 +80,7 @@ impl Kept {
                 None => ControlFlow::Break(()),
             }
         };
-        // A view that has enough ends the reading; so do the two that are asked about below.
+        // A view that has enough stops the reading; so do the two conditions checked below.
         let _ = match bounds {
             Some(range) => self.samples.between(range.start, range.end).try_for_each(&mut each),
             None => self.samples.iter().try_for_each(&mut each),

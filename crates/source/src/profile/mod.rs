@@ -10,11 +10,11 @@ pub mod span;
 pub mod words;
 
 use anyhow::bail;
-use coroner_profile::import::{self as reader, Format, ImportError, Imported, Picked, Report, Stacks};
+use coroner_profile::import::{self as reader, Format, ImportError, ImportReport, Imported, Picked, Stacks};
 use coroner_profile::model::{Clock, Dictionary, EventId, Sample, Task};
 use coroner_profile::symbols::Symbols;
 use coroner_profile::views::Clocks;
-use kept::Kept;
+use kept::KeptProfile;
 use select::{Select, Selection};
 use std::cmp::Reverse;
 use std::ops::{ControlFlow, Range};
@@ -25,60 +25,60 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// What to read.
 #[derive(Debug, Clone, Default)]
 pub struct ProfileSource {
-    /// `-` is the standard input.
+    /// `-` is standard input.
     pub file: PathBuf,
     pub reading: Reading,
-    /// The samples of the file, where they are in memory already.
-    pub kept: Option<Arc<Kept>>,
+    /// The samples of the file, if they are in memory already.
+    pub kept: Option<Arc<KeptProfile>>,
     /// Which part of a recording is read.
     pub picked: Picked,
-    /// Becomes true when nobody wants the answer any more.
+    /// Set when nobody wants the answer any more.
     pub stop: Option<Arc<AtomicBool>>,
-    /// Bytes of the file that were read so far, for whoever shows that.
+    /// Bytes of the file read so far, for a progress display.
     pub bytes_read: Arc<AtomicU64>,
 }
 
 /// How it is read.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
-    /// What the file is; without it that is found out.
+    /// The input format; `None`: detect it.
     pub input: Option<Format>,
-    /// The names of functions are taken from the files below this directory; without it from this machine's.
+    /// Take function names from the files below this directory; `None`: from this machine's.
     pub symbols: Option<PathBuf>,
     pub no_symbols: bool,
 }
 
-/// A profile that was read once.
+/// What one pass over a profile found.
 pub struct ReadProfile {
     pub file: PathBuf,
     pub format: Format,
     pub names: Arc<Dictionary>,
-    pub report: Report,
-    /// Why functions have no names.
+    pub report: ImportReport,
+    /// Why some functions have no names.
     pub unnamed: Vec<String>,
-    /// The time of the first sample of the file, also if that part of it was not read.
+    /// The time of the file's first sample, even if that part was not read.
     pub first: Option<u64>,
     /// The first and the last time of all samples that were read.
     pub span: Option<(u64, u64)>,
     pub selected: u64,
-    /// The cores that the file knows, in order.
+    /// The cores in the file, sorted.
     pub cores: Vec<u32>,
 }
 
 impl ReadProfile {
-    /// Wall-clock time of a moment, in nanoseconds since 1970, where the file knows it.
+    /// Wall-clock time of a moment, in nanoseconds since 1970, if the file knows it.
     pub fn wall(&self, time: u64) -> Option<u64> {
         let clock = self.names.clock?;
         clock.wall_ns.checked_add(time)?.checked_sub(clock.clock_ns)
     }
 
-    /// Seconds from the first sample on.
+    /// Seconds since the first sample.
     pub fn seconds(&self, time: u64) -> f64 {
         let first = self.first.unwrap_or(0);
         (time as f64 - first as f64) / 1e9
     }
 
-    /// Adds what another part of the same source told; of its names only the events.
+    /// Adds what another part of the same source yielded; of its names only the events.
     pub fn absorb(&mut self, other: ReadProfile) {
         self.report.append(other.report);
         self.selected += other.selected;
@@ -101,14 +101,14 @@ impl ReadProfile {
         }
     }
 
-    /// The event to show where only one can be: the one that tells most of time, and of those the one with most samples.
+    /// The event to show if only one can be: the most clock-like, and among those the one with most samples.
     pub fn main_event(&self, of: &[(EventId, u64)]) -> Option<EventId> {
         let mut clocks = Clocks::default();
         let best = of.iter().max_by_key(|(id, samples)| (clocks.of(&self.names, *id), *samples, Reverse(*id)));
         best.map(|(id, _)| *id)
     }
 
-    /// Who ran is told at all.
+    /// Fails if no sample says which thread ran.
     pub fn must_have_tasks(&self) -> anyhow::Result<()> {
         let names = &self.names;
         let told = |task: Task| task.tid.is_some() || task.pid.is_some() || !names.strings.get(task.comm).is_empty();
@@ -122,7 +122,7 @@ impl ReadProfile {
         Ok(())
     }
 
-    /// On which core is told.
+    /// Fails if no sample says on which core it was taken.
     pub fn must_have_cores(&self) -> anyhow::Result<()> {
         if self.cores.is_empty() {
             let how = match self.format {
@@ -134,7 +134,7 @@ impl ReadProfile {
         Ok(())
     }
 
-    /// The only process in the file, if it is one alone: others on its cores were not recorded.
+    /// The process, if the file has only one: others on its cores were not recorded.
     pub fn only_process(&self) -> Option<u32> {
         let mut pids = self.names.tasks().map(|(_, task)| task.pid.or(task.tid));
         let first = pids.next()??;
@@ -150,8 +150,8 @@ pub fn symbols(source: &ProfileSource) -> Symbols {
     }
 }
 
-/// Reads a profile and gives the selected samples to `view`. It is an error if there is
-/// nothing to give: an empty answer would look like good news.
+/// Reads a profile and passes the selected samples to `view`. It is an error if none is selected: an empty answer would look
+/// like good news.
 pub fn read(
     source: &ProfileSource,
     selection: &Selection,
@@ -160,7 +160,7 @@ pub fn read(
     read_with(source, selection, Stacks::All, view)
 }
 
-/// The same, with no more stacks than the view needs. A selection by function needs all.
+/// The same, with only the part of stacks that the view needs. A selection by function needs all.
 pub fn read_with(
     source: &ProfileSource,
     selection: &Selection,
@@ -178,7 +178,7 @@ pub fn read_with(
     Ok(read)
 }
 
-/// The same, and nothing selected is an answer.
+/// The same, but it is no error if nothing is selected.
 pub fn read_any(
     source: &ProfileSource,
     selection: &Selection,
@@ -198,7 +198,7 @@ fn read_until(
     view: &mut dyn FnMut(&Dictionary, &Sample) -> ControlFlow<()>,
 ) -> anyhow::Result<ReadProfile> {
     if let Some(root) = source.reading.symbols.as_deref().filter(|root| !root.is_dir()) {
-        bail!("--symbols {}: there is no such directory", root.display());
+        bail!("--symbols {}: no such directory", root.display());
     }
     if let Some(kept) = &source.kept {
         return kept.read(source, selection, view);
@@ -209,7 +209,7 @@ fn read_until(
     let (mut span, mut selected) = (None, 0u64);
     let mut cores = SeenCores::default();
     let range = stored_range(source, selection)?;
-    // Times count from the first sample of the file, also where reading begins behind it.
+    // Times count from the file's first sample, even if reading begins after it.
     if let Some((first, _)) = range {
         select.begins_at(first);
     }
@@ -217,7 +217,7 @@ fn read_until(
     let range = range.and_then(|(_, range)| range);
     let picked = source.picked;
     let options =
-        reader::Options { format: source.reading.input, read: Some(&source.bytes_read), range, stacks, picked };
+        reader::ImportOptions { format: source.reading.input, read: Some(&source.bytes_read), range, stacks, picked };
     let imported = reader::file(&source.file, &options, &mut symbols, &mut |names, sample| {
         patience.lasts()?;
         widen(&mut span, sample.time);
@@ -252,7 +252,7 @@ fn read_until(
     })
 }
 
-/// The cores of samples, in order. Most samples are of one that was seen, and that is told at once.
+/// The cores of samples, sorted. Most samples are on a core seen before, which is checked fast.
 #[derive(Default)]
 struct SeenCores {
     list: Vec<u32>,
@@ -260,7 +260,7 @@ struct SeenCores {
 }
 
 impl SeenCores {
-    /// Cores beyond are looked up in the list: a file could claim any number.
+    /// Larger core numbers are looked up in the list: a file could claim any number.
     const DIRECT: usize = 1 << 14;
 
     fn see(&mut self, core: Option<u32>) {
@@ -278,7 +278,7 @@ impl SeenCores {
     }
 }
 
-/// Whether somebody still wants the answer, asked now and then.
+/// Checks now and then whether somebody still wants the answer.
 struct Patience<'a> {
     stop: Option<&'a AtomicBool>,
     samples: u32,
@@ -300,13 +300,13 @@ impl<'a> Patience<'a> {
 
     fn is_over(&self) -> anyhow::Result<()> {
         match self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-            true => bail!("cancelled: the client went away"),
+            true => bail!("cancelled: the client disconnected"),
             false => Ok(()),
         }
     }
 }
 
-/// A recording has an index: the time of its first sample, and what part of it must be read.
+/// From a recording's index: the time of its first sample, and the part that must be read.
 type Stored = (u64, Option<Range<u64>>);
 
 fn stored_range(source: &ProfileSource, selection: &Selection) -> anyhow::Result<Option<Stored>> {
@@ -314,7 +314,7 @@ fn stored_range(source: &ProfileSource, selection: &Selection) -> anyhow::Result
         return Ok(None);
     }
     let Some(outline) = reader::outline(&source.file)? else { return Ok(None) };
-    // In a directory times are wall-clock times.
+    // In a directory, times are wall-clock times.
     let clock = source.file.is_dir().then_some(Clock { clock_ns: 0, wall_ns: 0 });
     Ok(Some((outline.first, select::bounds(selection, outline.first, clock))))
 }
@@ -327,10 +327,10 @@ fn widen(span: &mut Option<(u64, u64)>, time: Option<u64>) {
     }
 }
 
-/// An error of an import that names the file, and what to do.
+/// An import error that names the file, and what to do.
 fn told(file: &Path, error: ImportError) -> anyhow::Error {
     match error {
-        ImportError::Read(source) => anyhow::anyhow!("{}: reading failed: {source}", file.display()),
+        ImportError::Read(source) => anyhow::anyhow!("cannot read {}: {source}", file.display()),
         ImportError::NotThisFormat { expected } => {
             anyhow::anyhow!("{}: not a {expected} file; leave out --input to detect the format", file.display())
         }
@@ -338,17 +338,17 @@ fn told(file: &Path, error: ImportError) -> anyhow::Error {
     }
 }
 
-/// The standard input, a pipe, a device: read once, front to back.
+/// Standard input, a pipe or a device: can be read only once, front to back.
 pub fn is_stream(path: &Path) -> bool {
     path == Path::new("-") || std::fs::metadata(path).is_ok_and(|about| !about.is_file() && !about.is_dir())
 }
 
-/// What the file is: found out, or as the user says; `None` where it can be read only once.
+/// The file's format: as the user says, or detected; `None` if the file can be read only once.
 pub fn format_of(source: &ProfileSource) -> anyhow::Result<Option<Format>> {
     if let Some(format) = source.reading.input {
         return Ok(Some(format));
     }
-    // What can be read only once is not looked into beforehand.
+    // Detecting it would consume what can be read only once.
     if is_stream(&source.file) {
         return Ok(None);
     }

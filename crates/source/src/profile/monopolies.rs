@@ -1,21 +1,21 @@
-//! Who had a core for itself, by the samples.
+//! Which threads had a core to themselves, by the samples.
 
 use super::heatmap::must_have_times;
 use super::select::{Selection, nothing};
 use super::{ProfileSource, ReadProfile};
 use anyhow::bail;
-use coroner_profile::views::monopolies::{Coverage, Finder, Monopoly, Options};
+use coroner_profile::views::monopolies::{Coverage, Finder, Monopoly, MonopolyOptions};
 use std::time::Duration;
 
-/// The runs of whoever is asked for, and what they were found by.
+/// The runs of the selected threads, and the options they were found with.
 pub fn find(
     source: &ProfileSource,
     selection: &Selection,
     threshold: Duration,
 ) -> anyhow::Result<(ReadProfile, Vec<Monopoly>, Coverage)> {
-    let options = Options { threshold: threshold.as_nanos() as u64, ..Options::default() };
+    let options = MonopolyOptions { threshold: threshold.as_nanos() as u64, ..MonopolyOptions::default() };
     let mut finder = Finder::new(options);
-    // Who had a core is told by everybody's samples; whose runs are listed is asked afterwards.
+    // To tell who had a core, everybody's samples are needed; the runs are filtered afterwards.
     let where_and_when = selection.of_anybody();
     let read = super::read(source, &where_and_when, &mut |names, sample| finder.add(names, sample))?;
     must_have_times(&read)?;

@@ -1,4 +1,4 @@
-//! From what people write after --since, --core and the like to a filter.
+//! Turns --since, --core and the like into a filter.
 
 use super::{ProfileSource, ReadProfile, words};
 use crate::moment::Moment;
@@ -10,7 +10,7 @@ use coroner_profile::views::{Band, Filter, Selector};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Which samples. Without any of these it is all of them.
+/// Which samples; by default all of them.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
     /// Counted from the newest sample; see [`Selection::resolved`].
@@ -29,11 +29,11 @@ pub struct Selection {
     pub event: Option<String>,
 }
 
-/// Decides which samples are meant. Times may count from the first sample, so they are understood only when it is seen.
+/// Decides which samples are selected. Times may count from the first sample, so they are resolved when it is seen.
 pub struct Select<'a> {
     selection: &'a Selection,
     selector: Option<Selector>,
-    /// The time of the first sample, where it is known before.
+    /// The time of the first sample, if known in advance.
     first: Option<u64>,
     pub problem: Option<String>,
 }
@@ -66,16 +66,16 @@ impl<'a> Select<'a> {
     }
 }
 
-/// What is shown of a recorder's directory where nobody asks for more: it may hold days.
+/// How much of a recorder's directory to show by default: it may hold days.
 const OF_A_DIRECTORY: Duration = Duration::from_secs(600);
 
 impl Selection {
-    /// With --last as a moment: it counts from the newest sample, which is looked up.
+    /// Turns --last into a moment, counted back from the newest sample.
     pub fn resolved(mut self, source: &ProfileSource) -> anyhow::Result<Selection> {
         if self.last.is_none() && !self.has_times() && source.file.is_dir() {
             self.last = Some(OF_A_DIRECTORY);
             warn(&format!(
-                "{}: showing its last 10 minutes; use --last, --since or --until for others",
+                "{}: showing the last 10 minutes; use --last, --since or --until for more",
                 source.file.display()
             ));
         }
@@ -88,7 +88,7 @@ impl Selection {
         let outline =
             outline.with_context(|| format!("{file}: the time of its newest sample is unknown; use --since"))?;
         let since = outline.last.saturating_sub(last.as_nanos() as u64);
-        // Before the first sample a number would count from it.
+        // A number before the first sample would count from it.
         self.since = Some(Moment::Number(since)).filter(|_| since > outline.first);
         Ok(self)
     }
@@ -97,20 +97,20 @@ impl Selection {
         self.since.is_some() || self.until.is_some() || !self.range.is_empty() || self.band.is_some()
     }
 
-    /// Only where and when, whoever ran: who had a core is told by everybody's samples.
+    /// Only where and when, not who: to tell who had a core, everybody's samples are needed.
     pub fn of_anybody(&self) -> Selection {
         let Selection { last, since, until, range, band, core, event, .. } = self.clone();
         Selection { last, since, until, range, band, core, event, ..Selection::default() }
     }
 
-    /// Some threads or functions are asked for.
+    /// Whether certain threads or functions are selected.
     pub fn asks_for_somebody(&self) -> bool {
         !(self.pid.is_empty() && self.tid.is_empty() && self.comm.is_empty())
             || self.cgroup.is_some()
             || self.symbol.is_some()
     }
 
-    /// What tells the threads and functions that are asked for.
+    /// Matches the selected threads and functions.
     pub fn somebody(&self) -> Selector {
         Selector::new(Filter {
             pids: self.pid.clone(),
@@ -122,7 +122,7 @@ impl Selection {
         })
     }
 
-    /// Nothing is left out.
+    /// Whether nothing is left out.
     pub fn is_everything(&self) -> bool {
         !self.has_times()
             && self.core.is_empty()
@@ -167,8 +167,8 @@ impl Selection {
     }
 }
 
-/// The stretch of time that holds all that is selected, for a profile whose first sample is at `first`; `None` if it cannot be
-/// told, or is everything.
+/// The time range that holds everything selected, for a profile whose first sample is at `first`; `None` if it is unknown, or is
+/// everything.
 pub fn bounds(selection: &Selection, first: u64, clock: Option<Clock>) -> Option<Range<u64>> {
     let ranges = filter(selection, first, clock).ok()?.ranges;
     let start = ranges.iter().map(|range| range.start).min()?;
@@ -177,7 +177,7 @@ pub fn bounds(selection: &Selection, first: u64, clock: Option<Clock>) -> Option
 
 /// `first` is the time of the first sample.
 fn filter(selection: &Selection, first: u64, clock: Option<Clock>) -> Result<Filter, String> {
-    // Of two plain numbers both are readings of the clock if one can be nothing else.
+    // Two plain numbers are both clock readings if one of them can be nothing else.
     let stretch = |from: Option<Moment>, to: Option<Moment>| -> Result<Range<u64>, String> {
         let is_clock = |moment: &Moment| matches!(moment, Moment::Number(ns) if *ns >= first);
         let on_clock = first > 0 && from.iter().chain(to.iter()).any(is_clock);
@@ -229,13 +229,13 @@ fn time(moment: Moment, first: u64, clock: Option<Clock>) -> Result<u64, String>
                 "the file has no wall-clock times (perf record -k CLOCK_MONOTONIC stores them); use seconds from the first \
                  sample",
             )?;
-            // What to add to the recording's clock to have the wall clock.
+            // Wall clock minus recording's clock.
             let ahead = i128::from(clock.wall_ns) - i128::from(clock.clock_ns);
             let wall = match moment {
                 Moment::Wall(wall) => i128::from(wall),
                 Moment::TimeOfDay(time) => {
                     let midnight = (i128::from(first) + ahead).div_euclid(DAY) * DAY;
-                    // The time after the first sample, which may be tomorrow.
+                    // The next such time after the first sample, which may be tomorrow.
                     let today = midnight + i128::from(time);
                     if today + DAY / 2 < i128::from(first) + ahead { today + DAY } else { today }
                 }
@@ -253,7 +253,7 @@ pub fn nothing(read: &ReadProfile, selection: &Selection) -> String {
         return format!("{file}: none of its samples match {}", selection.words());
     }
     if read.report.samples == 0 {
-        let mut why = format!("{file}: it has no samples");
+        let mut why = format!("{file}: no samples");
         if read.report.truncated {
             why.push_str("; the file is truncated");
         }
@@ -302,7 +302,7 @@ mod tests {
         let clock = Some(Clock { clock_ns: 1000 * S, wall_ns: 1_700_000_000 * S });
         assert_eq!(time(Moment::Wall(1_700_000_003 * S), 1000 * S, clock), Ok(1003 * S));
         assert!(time(Moment::Wall(S), 0, None).is_err());
-        // 1,700,000,000 is 22:13:20 of its day.
+        // 1,700,000,000 is 22:13:20 UTC.
         let of_day = |h: u64, m: u64, s: u64| time(Moment::TimeOfDay((h * 3600 + m * 60 + s) * S), 1000 * S, clock);
         assert_eq!((of_day(22, 13, 25), of_day(0, 0, 0)), (Ok(1005 * S), Ok((1000 + 6400) * S)));
     }

@@ -5,7 +5,7 @@ use super::select::Selection;
 use crate::moment::Moment;
 use coroner_profile::import::{self, Format};
 
-/// The length of what is selected, in nanoseconds, and the number of cores, as far as they can be known without reading all of it.
+/// The length of the selection in nanoseconds, and the number of cores, if known without reading everything.
 pub fn of(source: &ProfileSource, selection: &Selection) -> anyhow::Result<(Option<u64>, Option<usize>)> {
     let asked = selection.core.len();
     let mut cores = (asked > 0).then_some(asked);

@@ -1,4 +1,4 @@
-//! Times, cores and what could not be used, as texts have them.
+//! Times, cores and oddities in words.
 
 use coroner_diagnosis::words::count;
 use coroner_profile::import::{Oddity, OddityKind};
@@ -24,11 +24,11 @@ pub fn cores(cores: &[u32]) -> String {
     parts.iter().map(part).collect::<Vec<_>>().join(",")
 }
 
-/// What could not be used, in words.
+/// What an import could not use, in words.
 pub fn oddity(oddity: &Oddity) -> String {
     let what = match oddity.kind {
         OddityKind::UnparsedLine => "lines could not be parsed",
-        OddityKind::UnparsedFrame => "lines in stacks are not frames",
+        OddityKind::UnparsedFrame => "lines within stacks are not frames",
         OddityKind::OverlongLine => "lines are too long and were skipped",
         OddityKind::HeadlessStack => "stacks have no event line; kept without task and time",
         OddityKind::EmptyStack => "events have no stack; kept with their task only",
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_written_as_people_write_them() {
+    fn cores_are_written_as_ranges() {
         assert_eq!(cores(&[0, 1, 2, 3, 7, 9, 10]), "0-3,7,9-10");
         assert_eq!(cores(&[5]), "5");
         assert_eq!(cores(&[u32::MAX]), u32::MAX.to_string());

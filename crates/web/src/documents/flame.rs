@@ -1,14 +1,14 @@
 //! Flame graphs as JSON: a flat list of nodes, since stacks can be deeper than parsers of nested documents allow.
 
 use super::{SourceJson, source_json};
-use coroner_profile::model::Place;
+use coroner_profile::model::FramePlace;
 use coroner_profile::views::diff::DiffTree;
 use coroner_profile::views::flame::FlameTree;
 use coroner_profile::views::risers::Riser;
 use coroner_source::profile::flame::Side;
 use serde::Serialize;
 
-/// What every document of one flame graph begins with, whatever shape its nodes have.
+/// The common start of all flame graph documents, whatever the shape of their nodes.
 #[derive(Serialize)]
 pub struct FlameHead<'a> {
     schema: &'static str,
@@ -41,11 +41,11 @@ struct Flame<'a> {
 
 #[derive(Serialize)]
 struct FlameNode<'a> {
-    /// Position of the node below; `None` for the root, which is the first.
+    /// Position of the parent; `None` for the root, which is first.
     parent: Option<u32>,
     name: &'a str,
     /// Whose code; `None` for the root and for commands.
-    place: Option<Place>,
+    place: Option<FramePlace>,
     total: u64,
     own: u64,
 }
@@ -83,7 +83,7 @@ struct Difference<'a> {
 struct DifferenceNode<'a> {
     parent: Option<u32>,
     name: &'a str,
-    place: Option<Place>,
+    place: Option<FramePlace>,
     baseline: f64,
     now: f64,
     own_baseline: f64,

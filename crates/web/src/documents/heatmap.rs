@@ -19,9 +19,9 @@ struct ByCore<'a> {
     step_ns: u64,
     columns: usize,
     left_out: u64,
-    /// Samples of events that do not tick like a clock.
+    /// Samples of events that are not a clock.
     other_events: u64,
-    /// Samples that came too late to name an owner by.
+    /// Samples that came too late to decide the owner.
     late: u64,
     cores: Vec<Core<'a>>,
 }
@@ -29,31 +29,31 @@ struct ByCore<'a> {
 #[derive(Serialize)]
 struct Core<'a> {
     core: u32,
-    /// One for each column; `null` where nothing was sampled, which is not the same as idle.
+    /// One per column; `null` if nothing was sampled, which is not the same as idle.
     cells: Vec<Option<CellJson<'a>>>,
 }
 
 #[derive(Serialize)]
 struct CellJson<'a> {
     samples: u32,
-    /// Those of the threads and functions that were asked for; `null` if nobody in particular was.
+    /// Samples of the requested threads and functions; `null` without such a filter.
     asked: Option<u32>,
-    /// How much of the time the core was busy, between 0 and 1.
+    /// Busy share of the time, between 0 and 1.
     busy: f64,
-    /// By what a busy core has: the event does not tick on an idle core.
+    /// Relative to a fully busy core, as the event does not tick on an idle one.
     busy_estimated: bool,
-    /// Shares of the time that the samples stand for, between 0 and 1.
+    /// Shares of the sampled time, between 0 and 1.
     user: f64,
     kernel: f64,
     irq: f64,
-    /// `null` where an idle core is not sampled.
+    /// `null` if idle cores are not sampled.
     idle: Option<f64>,
     owner: Option<TaskJson<'a>>,
-    /// The owner's share of what is not idle.
+    /// The owner's share of the non-idle time.
     owner_share: Option<f64>,
 }
 
-/// `axis`: where the page's axis begins.
+/// `axis`: the start of the page's axis.
 pub fn by_core(read: &ReadProfile, map: &CoreHeatmap, asked: Option<&Asked>, axis: Option<u64>) -> String {
     let row = |row: usize| (0..map.columns).map(|column| cell(read, map, row, column, asked)).collect();
     super::long_document(&ByCore {
@@ -107,24 +107,24 @@ struct ByOffset<'a> {
     schema: &'static str,
     by: &'static str,
     source: SourceJson<'a>,
-    /// The second of the recording's clock that the first column is.
+    /// The first column's second on the recording's clock.
     first_second: u64,
     /// Where it is on the page's axis; only there.
     #[serde(skip_serializing_if = "Option::is_none")]
     axis_ns: Option<i64>,
     rows: usize,
     largest: Count,
-    /// The nanoseconds of a core that a sample of the usual rate stands for; `null` where that is not known.
+    /// Core time in nanoseconds of a sample at the usual rate; `null` if unknown.
     sample_ns: Option<u64>,
     /// Samples of idle cores, which are not counted.
     idle: u64,
     left_out: u64,
-    /// Column after column; in each the samples of each part of that second, from its start. Those of another rate than the usual one count
-    /// by what they stand for.
+    /// Column after column: the samples of each part of that second, from its start. Samples at another than the usual rate are
+    /// weighted by the time they represent.
     columns: Vec<Counts<'a>>,
 }
 
-/// Whole as long as all samples stand for the same.
+/// An integer unless samples have different weights.
 #[derive(Clone, Copy)]
 struct Count(f32);
 

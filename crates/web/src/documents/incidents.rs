@@ -4,7 +4,7 @@
 use super::diagnosis;
 use coroner_evidence::recording::RiserRow;
 use coroner_evidence::timestamp;
-use coroner_source::incident_report::{Listed, Report, losses};
+use coroner_source::incident_report::{IncidentReport, Listed, losses};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -47,7 +47,7 @@ fn incident(listed: &Listed) -> Value {
     })
 }
 
-pub fn report(report: &Report) -> anyhow::Result<Value> {
+pub fn report(report: &IncidentReport) -> anyhow::Result<Value> {
     let (diagnosis, risers, missing, unreadable) = match &report.read {
         Ok(read) => {
             let diagnosis = diagnosis::document(&read.diagnosis)?;

@@ -1,4 +1,4 @@
-//! The JSON documents, documented in docs/json.md and docs/api.md: the page asks for them, and commands print them with `--json`.
+//! The JSON documents (docs/json.md, docs/api.md): the page requests them, and commands print them with `--json`.
 
 pub mod diagnosis;
 pub mod flame;
@@ -35,18 +35,18 @@ pub fn task_json(names: &Dictionary, id: TaskId) -> TaskJson<'_> {
     }
 }
 
-/// One document, readable.
+/// One document, pretty-printed.
 pub fn document(value: &impl Serialize) -> String {
-    // Only a map with keys that are no strings could fail, and there is none.
+    // Only a map with non-string keys could fail, and there is none.
     safe::json(&serde_json::to_string_pretty(value).unwrap_or_default()) + "\n"
 }
 
-/// One document on one line: for those that no person reads through.
+/// One document on one line, for long ones that nobody reads.
 pub fn long_document(value: &impl Serialize) -> String {
     safe::json(&serde_json::to_string(value).unwrap_or_default()) + "\n"
 }
 
-/// What was read, in JSON.
+/// The source that was read, in JSON.
 #[derive(Serialize)]
 pub struct SourceJson<'a> {
     file: String,

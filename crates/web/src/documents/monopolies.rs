@@ -13,7 +13,7 @@ struct Document<'a> {
     schema: &'static str,
     source: SourceJson<'a>,
     threshold_ms: f64,
-    /// What it went by.
+    /// What the result is based on.
     coverage: &'a Coverage,
     /// The longest first.
     monopolies: Vec<Run<'a>>,
@@ -31,39 +31,39 @@ struct Run<'a> {
     axis_ns: Option<i64>,
     /// Wall-clock time, where the file knows it.
     time: Option<String>,
-    /// With the pauses within.
+    /// Includes pauses.
     length_ms: f64,
-    /// The true length is within this of `length_ms`, where others' samples are on both sides.
+    /// The true length is within this of `length_ms`, if others' samples are at both ends.
     uncertainty_ms: f64,
     by: By,
-    /// What is on the other side of its ends.
+    /// What is beyond its ends.
     begin: Edge,
     end: Edge,
     samples: u64,
-    /// Samples of others on that core within.
+    /// Others' samples on that core during the run.
     foreign: u64,
-    /// Samples of interrupts on top of it.
+    /// Interrupt samples on top of it.
     interrupts: u64,
     /// Share of the samples in the kernel.
     kernel: f64,
-    /// Stretches within without samples, the longest, and all of them.
+    /// Gaps without samples: how many, the longest, and their total.
     gaps: u64,
     longest_gap_ms: f64,
     unseen_ms: f64,
-    /// Pauses within that ended nothing, as real-time throttling makes them, the longest, and all of them.
+    /// Pauses that did not end the run, such as real-time throttling: how many, the longest, and their total.
     pauses: u64,
     longest_pause_ms: f64,
     paused_ms: f64,
-    /// What it had of `length_ms`, between 0 and 1.
+    /// Its share of `length_ms`, between 0 and 1.
     share: f64,
-    /// How likely so many samples in a row are by chance.
+    /// Probability of this many samples in a row by chance.
     chance: f64,
-    /// Who was there last before, and first after.
+    /// The last thread before, and the first after.
     before: Option<TaskJson<'a>>,
     after: Option<TaskJson<'a>>,
-    /// Other names that the thread had meanwhile, or others that were interrupted.
+    /// Other names of the thread during the run, or other interrupted threads.
     also: Vec<TaskJson<'a>>,
-    /// Kernel threads of this core that did not run meanwhile.
+    /// Kernel threads of this core that did not run during it.
     absent: Vec<AbsentJson<'a>>,
     stacks: Vec<StackShare>,
 }
@@ -73,7 +73,7 @@ struct AbsentJson<'a> {
     thread: TaskJson<'a>,
     length_ms: f64,
     came_back: bool,
-    /// How far apart it was seen before, on average.
+    /// Mean time between its samples before the run.
     usual_ms: f64,
 }
 
@@ -84,7 +84,7 @@ struct StackShare {
     frames: Vec<String>,
 }
 
-/// `axis`: where the page's axis begins.
+/// `axis`: the start of the page's axis.
 pub fn document(
     read: &ReadProfile,
     found: &[Monopoly],

@@ -1,9 +1,9 @@
-//! Characters that must not reach a terminal as they are.
+//! Characters that must not reach a terminal unescaped.
 
 use std::fmt::Write;
 
-/// Whether a character could drive a terminal, reorder or hide what is beside it, or break a line. Control characters,
-/// and those of Unicode's categories Cf, Zl and Zp and the blank fillers.
+/// Whether a character could control a terminal, reorder or hide its neighbours, or break a line: control characters, Unicode
+/// categories Cf, Zl and Zp, and the blank fillers.
 pub fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -13,11 +13,11 @@ pub fn is_unsafe(c: char) -> bool {
             | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// A JSON document: what is unsafe is written as `\uXXXX`, and reads as what it was.
+/// A JSON document with unsafe characters escaped as `\uXXXX`; its meaning is unchanged.
 pub(super) fn json(document: &str) -> String {
     let mut out = String::with_capacity(document.len());
     for c in document.chars() {
-        // Those below it serde escapes; newlines stand between values only.
+        // serde escapes those below; newlines occur only between values.
         if c < '\u{7f}' || !is_unsafe(c) {
             out.push(c);
             continue;
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_stays_what_it_was() {
+    fn escaped_json_means_the_same() {
         let value = serde_json::json!({ "a\u{7f}": "\u{1b}[31m\u{9b}\u{202e}\u{2028}\u{e0041}ü\n" });
         let safe = json(&format!("{value:#}"));
         assert!(!safe.chars().any(|c| c != '\n' && is_unsafe(c)), "{safe}");

@@ -1,7 +1,7 @@
 //! `coroner.units/1`, documented in docs/json.md.
 
 use super::diagnosis::window;
-use coroner_diagnosis::units::churn::{Churning, Failing, Kind};
+use coroner_diagnosis::units::churn::{ChurnKind, Churning, Failing};
 use coroner_diagnosis::units::containers::ContainerLoop;
 use coroner_diagnosis::units::cost::UnitCost;
 use coroner_diagnosis::units::loops::{How, Loop, Trend};
@@ -11,7 +11,7 @@ use coroner_evidence::{Clocks, Evidence, Time};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// `stored`: where the units were stored as a baseline in this run.
+/// `stored`: where this run stored the units as a baseline.
 pub fn document(audit: &Audit, evidence: &Evidence, bus: Option<&str>, stored: Option<&Path>) -> Value {
     let clocks = evidence.clocks.last().copied();
     let node = evidence.node.as_ref();
@@ -92,7 +92,7 @@ fn unit(audited: &AuditedUnit, audit: &Audit, clocks: Option<Clocks>) -> Value {
     })
 }
 
-/// The running node knows better than its files, where it says anything.
+/// The live value, if there is one, else the one from the unit's files.
 fn either<'a>(live: Option<&'a Vec<String>>, on_disk: Option<&'a Vec<String>>) -> &'a [String] {
     live.filter(|l| !l.is_empty()).or(on_disk).map_or(&[], Vec::as_slice)
 }
@@ -122,10 +122,10 @@ fn trend(trend: Trend) -> &'static str {
     }
 }
 
-/// What is born again and again, and what fails in it: one entry for each that is known.
+/// Cgroups or children that are created over and over: one entry per known kind.
 fn churn(c: &Churning) -> Vec<Value> {
     let mut entries = Vec::new();
-    if let Kind::Cgroups { parent, pattern, born, removed } = &c.kind {
+    if let ChurnKind::Cgroups { parent, pattern, born, removed } = &c.kind {
         entries.push(json!({
             "kind": "cgroups", "per_hour": c.per_hour, "restarts": c.restarts,
             "parent": parent, "pattern": pattern, "born": born, "removed": removed, "maker": c.maker,

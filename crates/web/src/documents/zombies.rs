@@ -1,21 +1,21 @@
 //! `coroner.zombies/1`, documented in docs/json.md.
 
-use coroner_diagnosis::zombies::{Churn, Group, MakerShare, PerHour, Pin, Report};
+use coroner_diagnosis::zombies::{Churn, Group, MakerShare, PerHour, Pin, ZombieReport};
 use coroner_evidence::timestamp;
-use coroner_evidence::{Born, Clocks, Evidence, Held, Time, Zombie};
+use coroner_evidence::{Born, Charged, Clocks, Evidence, Time, Zombie};
 use serde_json::{Value, json};
 
-/// So many files of a group are told unless all are asked for: a leak of 60,000 has 60,000.
+/// How many files per group are listed unless all are requested: a leak of 60,000 cgroups has 60,000.
 const MOST_FILES: usize = 1000;
 
-pub struct Wanted {
-    /// Each dead cgroup by itself.
+pub struct ZombieDetail {
+    /// List every dead cgroup.
     pub list: bool,
-    /// Every file.
+    /// List every file.
     pub all: bool,
 }
 
-pub fn document(report: &Report, evidence: &Evidence, wanted: &Wanted) -> Value {
+pub fn document(report: &ZombieReport, evidence: &Evidence, wanted: &ZombieDetail) -> Value {
     let times = Times(evidence.clocks.last().copied());
     let scan = report.scan;
     let node = evidence.node.as_ref();
@@ -31,7 +31,7 @@ pub fn document(report: &Report, evidence: &Evidence, wanted: &Wanted) -> Value 
         "live": scan.live,
         "dead": scan.dead,
         "leaving": scan.leaving,
-        // Without groups nobody knows what they hold.
+        // Without groups it is unknown what they hold.
         "bytes": (!report.groups.is_empty() || scan.dead == Some(0)).then(|| held(&report.held)),
         "per_hour": report.per_hour.map(|p| rounded(p.value)),
         "per_hour_from": report.per_hour.map(|p| p.from.as_str()),
@@ -50,7 +50,7 @@ pub fn document(report: &Report, evidence: &Evidence, wanted: &Wanted) -> Value 
     document
 }
 
-fn group(group: &Group, times: &Times, wanted: &Wanted) -> Value {
+fn group(group: &Group, times: &Times, wanted: &ZombieDetail) -> Value {
     let shown = if wanted.all { group.pinned_by.len() } else { group.pinned_by.len().min(MOST_FILES) };
     let left_out = &group.pinned_by[shown..];
     json!({
@@ -84,7 +84,7 @@ fn group(group: &Group, times: &Times, wanted: &Wanted) -> Value {
     })
 }
 
-fn held(held: &Held) -> Value {
+fn held(held: &Charged) -> Value {
     json!({
         "total": held.total(),
         "file": held.file,
@@ -138,7 +138,7 @@ fn maker(share: &MakerShare) -> Value {
     })
 }
 
-/// What became of cgroups while they were watched.
+/// Cgroups created, removed and freed while watching.
 fn churn(churn: &Churn, times: &Times) -> Value {
     json!({
         "from": times.of(churn.from),
@@ -149,7 +149,7 @@ fn churn(churn: &Churn, times: &Times) -> Value {
     })
 }
 
-fn cost(report: &Report) -> Value {
+fn cost(report: &ZombieReport) -> Value {
     let cost = &report.cost;
     let kernel = cost.kernel.as_ref().map(|k| {
         json!({
@@ -195,7 +195,7 @@ fn zombie(zombie: &Zombie, times: &Times) -> Value {
     })
 }
 
-/// The node's time as dates.
+/// Converts the node's times to dates.
 struct Times(Option<Clocks>);
 
 impl Times {

@@ -1,4 +1,4 @@
-//! Which document is asked for.
+//! Routes requests to documents.
 
 use super::loading::Loading;
 use super::question::{count, range, selection};
@@ -9,7 +9,7 @@ use crate::documents;
 use coroner_diagnosis::diagnose;
 use coroner_diagnosis::units::audit;
 use coroner_diagnosis::zombies::counted;
-use coroner_http::{Answer, Api, Ask, Asset, Refusal};
+use coroner_http::{Answer, Api, ApiQuery, Asset, Refusal};
 use coroner_source::moment::parse_span;
 use coroner_source::profile::ProfileSource;
 use coroner_source::profile::select::Selection;
@@ -19,11 +19,11 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So many samples are read for one answer, which takes some tenths of a second; of more, an even part, unless `exact` asks for all.
+/// Samples read for one answer, which takes tenths of a second; of more, an even part is read unless `exact` asks for all.
 const MOST_READ: u64 = 200_000;
 
-/// How many samples may be read for this.
-pub fn most_read(ask: &Ask) -> u64 {
+/// How many samples may be read for this request.
+pub fn most_read(ask: &ApiQuery) -> u64 {
     if ask.is_set("exact") { u64::MAX } else { MOST_READ }
 }
 
@@ -38,33 +38,33 @@ impl Page {
         Ok(Page { assets: Assets::from_environment(), loading: Loading::start(source)? })
     }
 
-    /// Ends what still runs for it, and removes what was made for it.
+    /// Stops loading and removes temporary files.
     pub fn end(&self) {
         self.loading.end();
     }
 }
 
-/// Why a document could not be made. That there is nothing to show is not our failure.
+/// Maps an error to a refusal. Having nothing to show is not a server error.
 pub fn refused(error: anyhow::Error) -> Refusal {
     Refusal::absent(
         format!("{error:#}"),
-        "choose another time range or fewer filters; /api/v1/source says what there is",
+        "choose another time range or fewer filters; /api/v1/source describes the source",
     )
 }
 
 fn no_evidence(shown: &Shown) -> Refusal {
     Refusal::absent(
-        format!("{}: has a CPU profile, but no data about a node", shown.name),
+        format!("{}: a CPU profile has no data about a node", shown.name),
         "record a node with coroner record; heatmaps and flame graphs are available",
     )
 }
 
 impl Api for Page {
-    fn version(&self, ask: &Ask) -> Option<u64> {
+    fn version(&self, ask: &ApiQuery) -> Option<u64> {
         if name(ask) == Some("progress") {
             return None;
         }
-        // Of a file that was replaced nothing that was kept is given any more.
+        // No cached answers once the file was replaced.
         self.loading.shown()?.ok().filter(|shown| shown.replaced().is_none())?.version()
     }
 
@@ -72,14 +72,14 @@ impl Api for Page {
         self.assets.get(name)
     }
 
-    fn is_light(&self, ask: &Ask) -> bool {
+    fn is_light(&self, ask: &ApiQuery) -> bool {
         matches!(name(ask), Some("source" | "progress" | "incidents"))
     }
 
-    fn answer(&self, ask: &Ask) -> Result<Answer, Refusal> {
+    fn answer(&self, ask: &ApiQuery) -> Result<Answer, Refusal> {
         let Some(name) = name(ask) else {
             return Err(Refusal::absent(
-                format!("{:?} is not here", ask.path),
+                format!("not found: {:?}", ask.path),
                 "the page is at /, its data at /api/v1/ (docs/api.md)",
             ));
         };
@@ -92,8 +92,8 @@ impl Api for Page {
             None if name == "source" => return Ok(Answer::json(&source::not_yet(&self.loading))),
             None => {
                 return Err(Refusal::not_yet(
-                    "the profile is being read",
-                    "try again; /api/v1/progress shows how far it is",
+                    "the profile is still being read",
+                    "try again; /api/v1/progress shows the progress",
                 ));
             }
         };
@@ -104,12 +104,12 @@ impl Api for Page {
     }
 }
 
-/// Of a document: `flame`, `incidents/3`.
-fn name(ask: &Ask) -> Option<&str> {
+/// The name of a document: `flame`, `incidents/3`.
+fn name(ask: &ApiQuery) -> Option<&str> {
     ask.path.strip_prefix("api/v1/")
 }
 
-fn answer(shown: &Shown, name: &str, ask: &Ask) -> Result<Answer, Refusal> {
+fn answer(shown: &Shown, name: &str, ask: &ApiQuery) -> Result<Answer, Refusal> {
     match name {
         "source" => Ok(Answer::json(&source::document(shown))),
         "diagnosis" => of_evidence(shown, ask, |evidence| {
@@ -131,14 +131,14 @@ fn answer(shown: &Shown, name: &str, ask: &Ask) -> Result<Answer, Refusal> {
         path => match path.strip_prefix("incidents/").map(str::parse) {
             Some(Ok(number)) => incident(shown, number),
             Some(Err(_)) => Err(Refusal::bad(format!("{path}: expected a number"), "/api/v1/incidents lists them")),
-            None => Err(Refusal::absent(format!("there is no {path:?}"), "docs/api.md lists what there is")),
+            None => Err(Refusal::absent(format!("not found: {path:?}"), "docs/api.md lists the documents")),
         },
     }
 }
 
 fn of_evidence(
     shown: &Shown,
-    ask: &Ask,
+    ask: &ApiQuery,
     document: impl FnOnce(&coroner_evidence::Evidence) -> anyhow::Result<Value>,
 ) -> Result<Answer, Refusal> {
     if !shown.has_evidence() {
@@ -149,7 +149,7 @@ fn of_evidence(
     Ok(Answer::json(&with_window(document, shown, &evidence)))
 }
 
-/// Says where on the axis the evidence is from.
+/// Adds the evidence's window on the axis.
 fn with_window(mut document: Value, shown: &Shown, evidence: &coroner_evidence::Evidence) -> Value {
     if let (Some(fields), Some(window)) = (document.as_object_mut(), evidence.window()) {
         let ends = json!({ "from": shown.relative(window.from, evidence), "to": shown.relative(window.to, evidence) });
@@ -158,11 +158,11 @@ fn with_window(mut document: Value, shown: &Shown, evidence: &coroner_evidence::
     document
 }
 
-fn zombies(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+fn zombies(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     let growth = timeline::growth(shown, ask)?;
-    let wanted = documents::zombies::Wanted { list: ask.is_set("list"), all: ask.is_set("all") };
+    let wanted = documents::zombies::ZombieDetail { list: ask.is_set("list"), all: ask.is_set("all") };
     of_evidence(shown, ask, |evidence| {
-        // The report is of a scan; a recording without one has a count.
+        // The report needs a scan; without one there is only a count.
         let mut counted;
         let evidence = match evidence.zombie_scans.is_empty() {
             true => {
@@ -200,7 +200,7 @@ fn incidents(shown: &Shown) -> Result<Answer, Refusal> {
 
 fn incident(shown: &Shown, number: u64) -> Result<Answer, Refusal> {
     let Some(place) = shown.directory() else {
-        return Err(Refusal::absent(format!("there is no incident {number} here"), "open the recorder's directory"));
+        return Err(Refusal::absent(format!("no incident {number}"), "incidents are in the recorder's directory"));
     };
     let report = incident_report::report(place, number, true).map_err(refused)?;
     Ok(Answer::json(&documents::incidents::report(&report).map_err(refused)?))
@@ -211,22 +211,27 @@ fn must_have_samples(shown: &Shown) -> Result<(), Refusal> {
         true => Ok(()),
         false => Err(Refusal::absent(
             format!("{}: this recording has no CPU samples", shown.name),
-            "the flight recorder takes them: coroner record --dir DIR",
+            "the flight recorder takes samples: coroner record --dir DIR",
         )),
     }
 }
 
-/// What to read the asked samples with, and which part of them that is.
-pub fn samples(shown: &Shown, ask: &Ask, selection: &Selection, most: u64) -> Result<(ProfileSource, f64), Refusal> {
+/// The source to read the requested samples from, and the fraction that is read.
+pub fn samples(
+    shown: &Shown,
+    ask: &ApiQuery,
+    selection: &Selection,
+    most: u64,
+) -> Result<(ProfileSource, f64), Refusal> {
     must_have_samples(shown)?;
     let (source, part) = shown.samples(selection, most);
     Ok((ProfileSource { stop: Some(ask.stop()), ..source }, part))
 }
 
-/// Of a heatmap by core. The memory for it follows the number of cells, and this may run on a sick node.
+/// Limit for a heatmap by core: memory follows the number of cells, and this may run on a sick node.
 const MOST_COLUMNS: u128 = 4000;
 
-fn heatmap(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+fn heatmap(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     let selection = selection(ask, shown, "")?;
     let axis = Some(shown.axis().start);
     match ask.get("by").unwrap_or("offset") {
@@ -245,8 +250,8 @@ fn heatmap(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
             let length = number("to").unwrap_or(whole.end - whole.start).saturating_sub(number("from").unwrap_or(0));
             if u128::from(length) > step.as_nanos() * MOST_COLUMNS {
                 return Err(Refusal::bad(
-                    format!("step={}: that would be more than {MOST_COLUMNS} columns", ask.get("step").unwrap_or("1s")),
-                    "ask for a shorter time (from, to) or a longer step",
+                    format!("step={}: more than {MOST_COLUMNS} columns", ask.get("step").unwrap_or("1s")),
+                    "choose a shorter time (from, to) or a longer step",
                 ));
             }
             let (source, _) = samples(shown, ask, &selection, u64::MAX)?;
@@ -258,7 +263,7 @@ fn heatmap(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     }
 }
 
-fn monopolies(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+fn monopolies(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     let selection = selection(ask, shown, "")?;
     let threshold = match ask.get("threshold") {
         None => Duration::from_millis(100),
@@ -266,7 +271,7 @@ fn monopolies(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
             parse_span(text).map_err(|why| Refusal::bad(format!("threshold={text}: {why}"), "e.g. threshold=100ms"))?
         }
     };
-    // Every sample counts here: a run is one without others between.
+    // Needs every sample: a run must have no others in between.
     let (source, _) = samples(shown, ask, &selection, u64::MAX)?;
     let (read, found, coverage) = found::find(&source, &selection, threshold).map_err(refused)?;
     let axis = Some(shown.axis().start);

@@ -1,14 +1,14 @@
-//! The one axis of time that everything on the page is laid on.
+//! The one time axis that everything on the page shares.
 //!
-//! Of a file it is the recording's own clock (CLOCK_MONOTONIC of the node, or whatever a profile counts by). Segments of a
-//! directory may be of several boots, so there it is the wall clock. On the wire times are relative to the axis' beginning: then
-//! they fit into the numbers of JavaScript exactly.
+//! For a file it is the recording's own clock (the node's CLOCK_MONOTONIC, or a profile's clock). Segments of a directory may be
+//! from several boots, so there it is the wall clock. On the wire times are relative to the start of the axis, so that they fit
+//! into JavaScript numbers exactly.
 
 use coroner_evidence::{Clocks, Time};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// With a reading of it and of the wall clock at the same moment, where that is known.
+    /// With simultaneous readings of it and of the wall clock, if known.
     Own(Option<(u64, u64)>),
     Wall,
 }
@@ -16,12 +16,12 @@ pub enum Clock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Axis {
     pub clock: Clock,
-    /// Where it begins, in nanoseconds of its clock.
+    /// Its start, in nanoseconds of its clock.
     pub start: u64,
 }
 
 impl Axis {
-    /// As the page counts.
+    /// Relative to the start of the axis.
     pub fn relative(&self, absolute: u64) -> i64 {
         absolute.wrapping_sub(self.start) as i64
     }
@@ -30,7 +30,7 @@ impl Axis {
         self.start.saturating_add(relative)
     }
 
-    /// A moment of the wall clock, in nanoseconds since 1970, on this axis.
+    /// From wall-clock time, in nanoseconds since 1970, to this axis.
     pub fn of_real(&self, real_ns: u64) -> Option<u64> {
         match self.clock {
             Clock::Wall => Some(real_ns),
@@ -41,7 +41,7 @@ impl Axis {
         }
     }
 
-    /// The wall clock's time of a moment on this axis.
+    /// From this axis to wall-clock time.
     pub fn real(&self, absolute: u64) -> Option<u64> {
         match self.clock {
             Clock::Wall => Some(absolute),
@@ -52,7 +52,7 @@ impl Axis {
         }
     }
 
-    /// A moment of evidence, whose clocks were read so, on this axis.
+    /// From a time of evidence with these clocks to this axis.
     pub fn of_time(&self, at: Time, clocks: Option<&Clocks>) -> Option<u64> {
         match self.clock {
             Clock::Own(_) => Some(at.0),
@@ -60,7 +60,7 @@ impl Axis {
         }
     }
 
-    /// The other way round; 0 for what was before the boot.
+    /// The reverse; 0 for times before the boot.
     pub fn to_time(self, absolute: u64, clocks: Option<&Clocks>) -> Option<Time> {
         match self.clock {
             Clock::Own(_) => Some(Time(absolute)),
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_go_there_and_back() {
+    fn times_convert_both_ways() {
         let own = Axis { clock: Clock::Own(Some((1000, 5000))), start: 900 };
         assert_eq!((own.of_real(5100), own.real(1100), own.relative(1100)), (Some(1100), Some(5100), 200));
         assert_eq!((own.of_real(100), own.relative(800)), (None, -100));

@@ -1,8 +1,8 @@
 //! `coroner.core-grid/1`: time × core, from the whole recording down to single samples.
 //!
-//! How busy a core was comes from its cumulative time, which is read at the edges of the columns only; where columns are shorter
-//! than the looks are apart, and where nobody looked, from samples. Who had it comes from samples where there are some, else from
-//! what threads consumed.
+//! A core's busy time comes from its cumulative counters, read only at column edges; if columns are shorter than the polling
+//! interval, or nothing was polled, from samples. Its owner comes from samples if there are any, else from the CPU time of
+//! threads.
 
 use super::api::refused;
 use super::parallel;
@@ -12,7 +12,7 @@ use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::timeline::{Saturation, Shares, Timeline, cut};
 use coroner_evidence::recording::{self, Beside, CoreLooks};
 use coroner_evidence::{CgroupOwner, CoreTimes, Evidence, Nic, Time, Window};
-use coroner_http::{Answer, Ask, Refusal};
+use coroner_http::{Answer, ApiQuery, Refusal};
 use coroner_profile::import::Picked;
 use coroner_profile::model::{Dictionary, Sample, TaskId};
 use coroner_profile::views::cores::{Busy, CoreCounter, CoreHeatmap};
@@ -24,19 +24,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Looks at the cores are so far apart.
+/// The polling interval of the cores.
 const LOOK: u64 = 100_000_000;
-/// Steps at least this long need one look of each chunk only, which has at most so much time.
+/// Steps at least this long need only one poll of each chunk, as a chunk covers at most this much time.
 const CHUNK: u64 = 11_000_000_000;
-/// So many rows of core times are unpacked at most for one answer; else columns get as long as chunks are.
+/// The most rows of core times unpacked for one answer; beyond it columns become as long as chunks.
 const MOST_ROWS: u64 = 3_000_000;
-/// Columns times cores, where each column is told by chunks here and there.
+/// Limit for columns times cores if each column reads separate chunks.
 const MOST_CELLS: u64 = 120_000;
 /// The shortest column from samples.
 const SHORTEST: u64 = 1_000_000;
-/// Samples that are read to name owners. Of more, some chunks are, and columns between them have no owner.
+/// Samples read to name owners. Of more, only some chunks are read, and columns between them have no owner.
 const MOST_SAMPLES: u64 = 600_000;
-/// If that is a smaller part than this, most columns would have none: then owners are named only for those who ask.
+/// Below this fraction most columns would have none: then owners are named only on request.
 const LEAST_PART: f64 = 0.25;
 
 #[derive(Serialize)]
@@ -48,14 +48,14 @@ struct Grid {
     columns: usize,
     /// `time` or `samples`.
     source: &'static str,
-    /// Where owners come from: `samples`, `threads`, or `null` if nobody can be named.
+    /// Where owners come from: `samples`, `threads`, or `null` if none can be named.
     owner_source: Option<&'static str>,
-    /// The part of the samples that owners were named by.
+    /// The fraction of samples read to name owners.
     owner_part: f64,
-    /// The worst first.
+    /// Worst first.
     cores: Vec<Row>,
     owners: Vec<Owner>,
-    /// Of all cores.
+    /// Average of all cores.
     average: Vec<Option<u8>>,
 }
 
@@ -69,7 +69,7 @@ impl Grid {
     }
 }
 
-/// Everything in percent, one for each column; `null` where nobody looked.
+/// All in percent, one per column; `null` if not polled.
 #[derive(Serialize)]
 struct Row {
     core: u32,
@@ -83,7 +83,7 @@ struct Row {
     steal: Vec<Option<u8>>,
     /// Position in `owners`, or -1; empty if owners are left out.
     owner: Vec<i32>,
-    /// Of the busy time.
+    /// Share of the busy time.
     owner_share: Vec<u8>,
 }
 
@@ -94,7 +94,7 @@ struct Owner {
     tid: Option<u32>,
     unit: Option<String>,
     cgroup: Option<String>,
-    /// What is the same for all that should have one colour.
+    /// Owners with the same key have the same colour.
     key: String,
 }
 
@@ -104,7 +104,7 @@ impl Owner {
     }
 }
 
-/// `kworker/3:1` and `kworker/5:0` are the same to people.
+/// `kworker/3:1` and `kworker/5:0` share a key.
 fn key(comm: &str) -> String {
     comm.split(['/', ':']).next().filter(|key| !key.is_empty()).unwrap_or(comm).to_owned()
 }
@@ -128,7 +128,7 @@ impl Columns {
         self.from.saturating_add(self.step.saturating_mul(self.count as u64))
     }
 
-    /// Positions of the columns that a stretch touches.
+    /// The columns that a time range touches.
     fn touched(&self, from: u64, to: u64) -> std::ops::Range<usize> {
         let at = |time: u64| (time.saturating_sub(self.from) / self.step).min(self.count as u64) as usize;
         let end = (to.saturating_sub(self.from).div_ceil(self.step)).min(self.count as u64) as usize;
@@ -136,7 +136,7 @@ impl Columns {
     }
 }
 
-pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+pub fn answer(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     let whole = shown.whole();
     let range = range(ask, shown)?.unwrap_or_else(|| whole.clone());
     let range = range.start.max(whole.start)..range.end.min(whole.end);
@@ -160,7 +160,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     } else {
         let cores = parts.iter().map(|part| part.outline.cores.len() as u64).max().unwrap_or(1);
         let rows = (range.end - range.start) / LOOK * cores.max(1);
-        // Each such column costs a chunk of looks at all cores.
+        // Each such column costs a chunk with polls of all cores.
         let coarse = CHUNK.max((range.end - range.start) / (MOST_CELLS / cores.max(1)).max(1));
         let step = step.max(if rows > MOST_ROWS { coarse } else { LOOK });
         from_time(shown, ask, &parts, Columns::of(&range, step), &range)?
@@ -172,7 +172,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     Ok(Answer::json(&grid))
 }
 
-/// How far apart the samples of a core are; `None` if there are none.
+/// The distance between samples of a core; `None` if there are none.
 fn sample_interval(shown: &Shown, range: &Range) -> Option<u64> {
     if let Some(kept) = Some(shown).filter(|shown| shown.has_samples() && !shown.is_directory()).and_then(Shown::kept) {
         let (from, to) = kept.samples.span()?;
@@ -190,7 +190,7 @@ fn sample_interval(shown: &Shown, range: &Range) -> Option<u64> {
     (samples > 0).then(|| (time / u128::from(samples)) as u64)
 }
 
-/// The network devices as the newest part has them.
+/// The network devices of the newest part.
 fn nics(parts: &[Part]) -> Vec<Nic> {
     let newest = parts.iter().rev().find(|part| part.outline.looks.is_some());
     newest.and_then(|part| recording::nics(&part.path).ok()).unwrap_or_default()
@@ -206,7 +206,7 @@ fn percent(share: f64) -> u8 {
     (share * 100.0).round().clamp(0.0, 100.0) as u8
 }
 
-/// How bad it was: for how much of the time it was full, then how much it worked in the kernel, then how busy it was.
+/// How bad a core was: by its share of full time, then kernel time, then busy time.
 fn score(strip: &[Option<Shares>]) -> f64 {
     let seen: Vec<&Shares> = strip.iter().flatten().collect();
     let mean = |of: &dyn Fn(&Shares) -> f64| seen.iter().map(|s| of(s)).sum::<f64>() / seen.len().max(1) as f64;
@@ -251,7 +251,7 @@ fn grid(shown: &Shown, columns: Columns, source: &'static str, strips: &BTreeMap
     }
 }
 
-fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: &Range) -> Result<Grid, Refusal> {
+fn from_time(shown: &Shown, ask: &ApiQuery, parts: &[Part], columns: Columns, range: &Range) -> Result<Grid, Refusal> {
     let axis = shown.axis();
     let apart = if columns.step >= CHUNK { Duration::from_nanos(columns.step) } else { Duration::ZERO };
     let touched: Vec<(&Part, Window)> =
@@ -268,7 +268,7 @@ fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: 
         let clocks = part.clocks();
         let at = |time: Time| axis.of_time(time, clocks);
         let column = |time: Time| at(time).map_or(0, |at| at.saturating_sub(columns.from) / columns.step);
-        // A segment that was evicted just now, or is damaged, has no looks.
+        // A segment that was just evicted, or is damaged, has no polls.
         let found = match ask.is_cancelled() {
             true => CoreLooks::default(),
             false => recording::core_looks(&part.path, window, beside, apart, &column).unwrap_or_default(),
@@ -278,7 +278,7 @@ fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: 
         (looks.collect::<Vec<_>>(), covered.collect::<Vec<Range>>())
     });
     if ask.is_cancelled() {
-        return Err(Refusal::failed("cancelled: the client went away"));
+        return Err(Refusal::failed("cancelled: the client disconnected"));
     }
     let (looks, covered): (Vec<_>, Vec<_>) = read.into_iter().unzip();
     let (looks, covered) = (looks.concat(), covered.concat());
@@ -317,7 +317,7 @@ fn from_time(shown: &Shown, ask: &Ask, parts: &[Part], columns: Columns, range: 
     Ok(grid)
 }
 
-/// Whether somebody looked for at least half of a column, as far as it is asked for.
+/// Whether at least half of the requested part of a column was polled.
 fn is_covered(covered: &[Range], columns: Columns, at: usize, end: u64) -> bool {
     let from = columns.from + columns.step * at as u64;
     let to = (from + columns.step).min(end).max(from + 1);
@@ -332,17 +332,17 @@ fn all_of(columns: Columns) -> Selection {
     Selection { range, ..Selection::default() }
 }
 
-/// Samples, counted.
+/// Counted samples.
 struct Counted {
     map: CoreHeatmap,
     names: Arc<Dictionary>,
 }
 
-/// Counts the samples of the columns. Times are moved so that the first column begins at 0.
-fn count_samples(shown: &Shown, ask: &Ask, columns: Columns) -> Result<(Option<Counted>, f64), Refusal> {
+/// Counts the samples of the columns. Times are shifted so that the first column starts at 0.
+fn count_samples(shown: &Shown, ask: &ApiQuery, columns: Columns) -> Result<(Option<Counted>, f64), Refusal> {
     let selection = all_of(columns);
     let (source, part) = shown.samples(&selection, MOST_SAMPLES);
-    // Within a chunk the samples of each core are in order, which is enough to count them.
+    // Within a chunk each core's samples are sorted, which is enough for counting.
     let picked = Picked { in_any_order: true, ..source.picked };
     let source = ProfileSource { stop: Some(ask.stop()), picked, ..source };
     let mut counter = CoreCounter::new(columns.step);
@@ -358,7 +358,7 @@ fn count_samples(shown: &Shown, ask: &Ask, columns: Columns) -> Result<(Option<C
     }
 }
 
-fn from_samples(shown: &Shown, ask: &Ask, columns: Columns) -> Result<Grid, Refusal> {
+fn from_samples(shown: &Shown, ask: &ApiQuery, columns: Columns) -> Result<Grid, Refusal> {
     let (counted, part) = count_samples(shown, ask, columns)?;
     let Some(Counted { map, names }) = counted else {
         return Err(Refusal::absent("no core was sampled in this range", "choose another range"));
@@ -385,12 +385,12 @@ fn from_samples(shown: &Shown, ask: &Ask, columns: Columns) -> Result<Grid, Refu
     Ok(grid)
 }
 
-/// What the samples of a cell say of the core's time; `None` if there are none.
+/// A core's time shares from the samples of a cell; `None` if there are none.
 fn shares(map: &CoreHeatmap, row: usize, column: usize) -> Option<Shares> {
     let cell = map.cell(row, column);
     let busy = match map.busy(row, column) {
         Busy::Measured(share) | Busy::Estimated(share) => share,
-        // Others were sampled and this one was not: an idle core has no samples of cycles.
+        // Others were sampled and this one was not: an idle core has no cycles samples.
         Busy::Silent if !cell.idle_sampled => 0.0,
         Busy::Silent | Busy::NotSampled => return None,
     };
@@ -404,7 +404,7 @@ fn shares(map: &CoreHeatmap, row: usize, column: usize) -> Option<Shares> {
     })
 }
 
-/// Numbers owners as they are met.
+/// Numbers owners in order of first use.
 #[derive(Default)]
 struct Numbers {
     known: HashMap<Owner, i32>,
@@ -451,7 +451,7 @@ fn name_owners(grid: &mut Grid, columns: Columns, map: &CoreHeatmap, names: &Dic
     }
 }
 
-/// Lays what threads consumed between two looks at them where their core was busy, and names who had most of each column.
+/// Distributes each thread's CPU time between two polls over the busy time of its core, and names the largest in each column.
 fn owners_of_threads(grid: &mut Grid, columns: Columns, evidence: &Evidence) {
     let cores = Cores::of(evidence);
     let mut numbers = Numbers::default();

@@ -1,10 +1,10 @@
-//! Exactly what is selected, as a file for another tool.
+//! Exports the selection for other tools.
 
 use super::api::{refused, samples};
 use super::question::selection;
 use super::shown::Shown;
 use anyhow::Context;
-use coroner_http::{Answer, Ask, Refusal};
+use coroner_http::{Answer, ApiQuery, Refusal};
 use coroner_profile::export::{folded, pprof, speedscope, svg};
 use coroner_profile::views::StackSums;
 use coroner_source::profile::copy;
@@ -14,20 +14,20 @@ use coroner_source::profile::{self, ProfileSource};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+pub fn answer(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     let selection = selection(ask, shown, "")?;
     let (source, _) = samples(shown, ask, &selection, u64::MAX)?;
     let name = Path::new(&shown.name).file_stem().map_or("profile".into(), |name| name.to_string_lossy());
     let format = ask.get("format").unwrap_or("folded");
     let inverted = ask.is_set("invert");
     if inverted && format != "svg" {
-        return Err(Refusal::bad("invert is for svg", "other tools can invert themselves"));
+        return Err(Refusal::bad("invert needs format=svg", "other tools can invert it"));
     }
     let mut body = Vec::new();
     let written = match format {
         "svg" => {
             let side = read_side(&source, &selection, true, true).map_err(refused)?;
-            let options = svg::Options { icicle: inverted, ..picture(&side) };
+            let options = svg::SvgOptions { icicle: inverted, ..picture(&side) };
             svg::write(&side.tree(inverted), &options, &mut body)
         }
         "coroner" => {
@@ -46,7 +46,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         }
         _ => {
             return Err(Refusal::bad(
-                format!("format={format}: not known"),
+                format!("format={format}: unknown"),
                 "expected folded, pprof, speedscope, svg or coroner",
             ));
         }
@@ -61,11 +61,11 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     Ok(Answer::file(format!("{name}.{extension}"), content_type, body))
 }
 
-/// A recording is a file before it is an answer.
+/// Writes a recording to a temporary file and returns its bytes.
 fn recording(source: &ProfileSource, selection: &Selection) -> anyhow::Result<Vec<u8>> {
     let directory = tempfile::Builder::new().prefix("coroner-view-").tempdir().context("no temporary directory")?;
     let path = directory.path().join("selection.coroner");
-    // In memory frames have names only; the file knows where in which program they are.
+    // Frames in memory have only names; the file has their build ids and offsets.
     let source = ProfileSource { kept: None, ..source.clone() };
     let never = AtomicBool::new(false);
     copy::write_until(&source, selection, &path, source.stop.as_deref().unwrap_or(&never))?;

@@ -1,4 +1,4 @@
-//! Flame graphs in columns: the same as `coroner.flame/1`, a tenth of its size, and without what nobody can see.
+//! Flame graphs in columns: `coroner.flame/1` at a tenth of its size, without frames too small to see.
 
 use super::api::{most_read, refused, samples};
 use super::parallel;
@@ -7,9 +7,9 @@ use super::shown::Shown;
 use crate::documents::flame::{self as flame_json, FlameHead};
 use crate::documents::{SourceJson, source_json};
 use anyhow::Context;
-use coroner_http::{Answer, Ask, Refusal};
+use coroner_http::{Answer, ApiQuery, Refusal};
 use coroner_profile::import::Picked;
-use coroner_profile::model::{Place, StrId, Strings};
+use coroner_profile::model::{FramePlace, StrId, Strings};
 use coroner_profile::views::diff;
 use coroner_profile::views::flame::FlameTree;
 use coroner_profile::views::risers::Riser;
@@ -19,43 +19,43 @@ use coroner_source::profile::select::Selection;
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// A node with less of the total is left out unless asked for: half a pixel of a thousand.
+/// Smaller nodes are left out by default: half a pixel in a thousand.
 const MIN_SHARE: f64 = 0.0005;
 
 #[derive(Serialize)]
 struct Flame<'a> {
     #[serde(flatten)]
     head: FlameHead<'a>,
-    /// Samples of idle cores that were left out, and what they stand for.
+    /// Samples of idle cores that were left out, and their weight.
     idle: u64,
     idle_total: u64,
-    /// The part of the selected samples that was read.
+    /// The fraction of the selected samples that was read.
     part: f64,
     pruned: Pruned,
     names: Vec<&'a str>,
     nodes: Nodes,
 }
 
-/// What was too small to be shown.
+/// What was too small to show.
 #[derive(Serialize)]
 struct Pruned {
     min_share: f64,
     nodes: usize,
 }
 
-/// A node's place is its position in all of these.
+/// A node has the same position in all of these.
 #[derive(Default, Serialize)]
 struct Nodes {
     /// Position in `names`.
     name: Vec<u32>,
-    /// -1 for the root, which is the first. Children are behind their parent.
+    /// -1 for the root, which is first. Children come after their parent.
     parent: Vec<i64>,
     place: Vec<&'static str>,
     total: Vec<u64>,
     own: Vec<u64>,
 }
 
-/// Labels by position, each once.
+/// Distinct labels by position.
 struct Names<'a> {
     labels: &'a Strings,
     known: HashMap<StrId, u32>,
@@ -76,16 +76,16 @@ impl<'a> Names<'a> {
     }
 }
 
-fn place(place: Option<Place>) -> &'static str {
+fn place(place: Option<FramePlace>) -> &'static str {
     match place {
-        Some(Place::User) => "u",
-        Some(Place::Kernel) => "k",
-        Some(Place::Jit) => "j",
+        Some(FramePlace::User) => "u",
+        Some(FramePlace::Kernel) => "k",
+        Some(FramePlace::Jit) => "j",
         None => "",
     }
 }
 
-/// Which nodes are kept, and their new positions; parents come before their children. A kept node's parent is kept.
+/// The kept nodes and their new positions, parents first. A kept node's parent is kept.
 fn kept<'t>(children: impl Fn(usize) -> &'t [u32], nodes: usize, is_kept: impl Fn(usize) -> bool) -> Vec<(usize, i64)> {
     let mut found: Vec<(usize, i64)> = Vec::new();
     if nodes == 0 {
@@ -102,7 +102,7 @@ fn kept<'t>(children: impl Fn(usize) -> &'t [u32], nodes: usize, is_kept: impl F
     found
 }
 
-pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+pub fn answer(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     let selection = selection(ask, shown, "")?;
     let (source, part) = samples(shown, ask, &selection, most_read(ask))?;
     let inverted = ask.is_set("invert");
@@ -137,7 +137,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     }))
 }
 
-/// The segments of a directory are shared by two threads.
+/// Two threads share the segments of a directory.
 const THREADS: u32 = 2;
 
 fn read_together(
@@ -174,7 +174,7 @@ struct Difference<'a> {
     baseline_total: u64,
     idle: u64,
     baseline_idle: u64,
-    /// The parts of the selected samples that were read.
+    /// The fractions of the selected samples that were read.
     part: f64,
     baseline_part: f64,
     pruned: Pruned,
@@ -195,13 +195,13 @@ struct DifferenceNodes {
     own_now: Vec<f64>,
 }
 
-pub fn difference(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+pub fn difference(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     let now = selection(ask, shown, "")?;
     let before = match ask.get("base") {
         Some("rest") => rest(&now, shown.whole()),
         Some(other) => return Err(Refusal::bad(format!("base={other}: expected rest"), "or base_from and base_to")),
         None => {
-            // What is not said of the baseline is as in the selection, but for its times.
+            // Filters not given for the baseline are those of the selection; its times are not.
             let base = selection(ask, shown, "base_")?;
             let mut before = Selection { range: base.range, ..now.clone() };
             if base.band.is_some() {
@@ -239,7 +239,7 @@ pub fn difference(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     };
     let ((before, baseline_part), (after, part)) = (before?, after?);
     if before.read.selected == 0 && after.read.selected == 0 {
-        return Err(Refusal::absent("no samples are selected, neither now nor in the baseline", "choose other ranges"));
+        return Err(Refusal::absent("no samples in the selection or in the baseline", "choose other ranges"));
     }
     let tree = diff::diff(&before.tree(inverted), &after.tree(inverted));
     let risers = find_risers(&before, &after);

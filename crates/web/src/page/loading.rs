@@ -1,11 +1,11 @@
-//! Profiles of other tools are read once, beside the server, which tells how far that is.
+//! Reads other tools' profiles once, in the background; the server reports the progress.
 
 use super::shown::{MOST_KEPT, Shown};
 use super::temporary::Temporary;
 use anyhow::Context;
 use coroner_profile::import::{Format, OddityKind};
 use coroner_source::profile::copy;
-use coroner_source::profile::kept::Kept;
+use coroner_source::profile::kept::KeptProfile;
 use coroner_source::profile::select::Selection;
 use coroner_source::profile::{ProfileSource, Reading};
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a reader that is told to stop may take to do so.
+/// How long a reader may take to stop.
 const STOPS_WITHIN: Duration = Duration::from_secs(2);
 
-/// What is shown, as soon as it is read.
+/// The source shown, once it is read.
 pub struct Loading {
     pub name: String,
     pub format: &'static str,
@@ -24,21 +24,21 @@ pub struct Loading {
     read: AtomicU64,
     done: OnceLock<Result<Shown, String>>,
     stop: AtomicBool,
-    /// What a profile was read into.
+    /// The recording that a profile was read into.
     temporary: Mutex<Option<Temporary>>,
 }
 
 impl Loading {
-    /// A recording is there at once; a profile of another tool is read on a thread of its own.
+    /// A recording opens at once; another tool's profile is read on its own thread.
     pub fn start(source: ProfileSource) -> anyhow::Result<Arc<Loading>> {
         Loading::start_with(source, MOST_KEPT)
     }
 
-    /// A profile with more samples than that becomes a temporary recording.
+    /// A profile with more than `most_kept` samples becomes a temporary recording.
     fn start_with(source: ProfileSource, most_kept: usize) -> anyhow::Result<Arc<Loading>> {
         super::must_be_readable(&source.file)?;
         let name = source.file.display().to_string();
-        let format = coroner_source::profile::format_of(&source)?.context("a pipe cannot be shown; save it first")?;
+        let format = coroner_source::profile::format_of(&source)?.context("cannot show a pipe; save it first")?;
         let bytes = std::fs::metadata(&source.file).map_or(0, |about| about.len());
         let loading = Arc::new(Loading {
             name: name.clone(),
@@ -51,7 +51,7 @@ impl Loading {
         });
         if format == Format::Recording {
             let _ = loading.done.set(Ok(Shown::open(source, name)?));
-            // Samples that fit into memory are read beforehand; whoever asks earlier waits for that.
+            // Samples that fit into memory are read in advance; earlier requests wait for that.
             let prepared = Arc::clone(&loading);
             std::thread::spawn(move || prepared.shown().map(|shown| shown.map(Shown::kept).is_ok()));
             return Ok(loading);
@@ -67,7 +67,7 @@ impl Loading {
         Ok(loading)
     }
 
-    /// `None` while it is read.
+    /// `None` while it is being read.
     pub fn shown(&self) -> Option<Result<&Shown, &str>> {
         Some(self.done.get()?.as_ref().map_err(String::as_str))
     }
@@ -79,11 +79,11 @@ impl Loading {
 
     fn import(&self, source: ProfileSource, most_kept: usize) -> anyhow::Result<Shown> {
         let name = self.name.clone();
-        if let Some(kept) = Kept::load(&source, most_kept, &self.read)? {
+        if let Some(kept) = KeptProfile::load(&source, most_kept, &self.read)? {
             if kept.samples.is_empty() {
-                anyhow::bail!("{name}: it has no samples");
+                anyhow::bail!("{name}: no samples");
             }
-            // Any text has lines that could be taken for stacks.
+            // Any text has lines that look like stacks.
             let unread = kept.report.count(OddityKind::UnparsedLine);
             if unread > 2 * kept.report.samples {
                 anyhow::bail!(
@@ -95,7 +95,7 @@ impl Loading {
             }
             return Ok(Shown::of_profile(source, name, kept));
         }
-        // Too much for memory: into a recording, which has an index.
+        // Too large for memory: store it in a recording, which has an index.
         self.read.store(0, Ordering::Relaxed);
         let path = self.make_temporary()?;
         copy::write_until(&source, &Selection::default(), &path, &self.stop)?;
@@ -107,14 +107,14 @@ impl Loading {
         self.temporary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where to write; not after the end, when nobody would remove it.
+    /// The path to write to; refused after the end, when nobody would remove it.
     fn make_temporary(&self) -> anyhow::Result<PathBuf> {
         let mut temporary = self.temporary();
         anyhow::ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
         Ok(temporary.insert(Temporary::new()?).path())
     }
 
-    /// Breaks off what is being read, and removes what was written for it.
+    /// Stops reading and removes what was written.
     pub fn end(&self) {
         self.stop.store(true, Ordering::Relaxed);
         if self.temporary().is_none() {
@@ -142,13 +142,13 @@ mod tests {
     fn wait(loading: &Loading) {
         let until = Instant::now() + Duration::from_secs(180);
         while loading.shown().is_none() {
-            assert!(Instant::now() < until, "it is not read");
+            assert!(Instant::now() < until, "it is still being read");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     #[test]
-    fn what_a_large_profile_was_read_into_is_gone_at_the_end() {
+    fn the_temporary_recording_is_removed_at_the_end() {
         let directory = tempfile::tempdir().unwrap();
         let loading = Loading::start_with(folded(directory.path()), 1).unwrap();
         wait(&loading);

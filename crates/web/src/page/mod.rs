@@ -1,5 +1,5 @@
-//! The page's data. [`shown`] knows what is shown and reads it, [`api`] finds the document that is asked for, and one file each
-//! builds them: most are those that the commands print ([`crate::documents`]).
+//! The page's data. [`shown`] reads the source, [`api`] routes requests, and one file each builds a document; most are those that
+//! the commands print ([`crate::documents`]).
 
 mod api;
 mod axis;
@@ -20,7 +20,7 @@ pub use api::Page;
 use anyhow::{Context, bail};
 use std::path::Path;
 
-/// A file that cannot be shown is told at once, not by the page.
+/// Fails early, before the page is served.
 fn must_be_readable(path: &Path) -> anyhow::Result<()> {
     if path == Path::new("-") {
         bail!("the page cannot show standard input; save it to a file first");

@@ -1,27 +1,27 @@
-//! `coroner.owners/1`: who has samples, for those who look for somebody.
+//! `coroner.owners/1`: commands, processes and cgroups with samples, for the filters.
 
 use super::api::{most_read, refused, samples};
 use super::question::selection;
 use super::shown::Shown;
-use coroner_http::{Answer, Ask, Refusal};
+use coroner_http::{Answer, ApiQuery, Refusal};
 use coroner_profile::import::Stacks;
 use coroner_profile::model::Task;
-use coroner_profile::views::{Kind, Kinds};
+use coroner_profile::views::{Kinds, SampleKind};
 use coroner_source::profile;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 
-/// So many of each kind are told.
+/// How many of each kind are listed.
 const MOST: usize = 200;
 
-pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+pub fn answer(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     let selection = selection(ask, shown, "")?;
     let (source, part) = samples(shown, ask, &selection, most_read(ask))?;
     let with_idle = ask.is_set("idle");
     let mut kinds = Kinds::default();
     let mut tasks: HashMap<u32, u64> = HashMap::new();
     let read = profile::read_with(&source, &selection, Stacks::OfIdleTasks, &mut |names, sample| {
-        if with_idle || kinds.kind(names, sample) != Kind::Idle {
+        if with_idle || kinds.kind(names, sample) != SampleKind::Idle {
             *tasks.entry(sample.task.0).or_default() += 1;
         }
     })
@@ -34,7 +34,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
         let comm = names.strings.get(task.comm);
         *comms.entry(comm).or_insert(0u64) += count;
         if let Some(pid) = task.pid {
-            // A process is named by its first thread, else by the one with most samples.
+            // A process is named after its main thread, else after the one with the most samples.
             let (total, best, name) = processes.entry(pid).or_insert((0u64, 0u64, comm));
             *total += count;
             let weight = if task.tid == Some(pid) { u64::MAX } else { count };

@@ -1,11 +1,11 @@
-//! Work on several files at a time.
+//! Parallel work on several files.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// More threads than this are not taken from a node that may be in trouble.
+/// A thread limit, as the node may be in trouble.
 const MOST_THREADS: usize = 4;
 
-/// What `work` makes of each of them, in their order.
+/// The results of `work` for each item, in order.
 pub fn each<I: Sync, T: Send>(items: &[I], work: impl Fn(&I) -> T + Sync) -> Vec<T> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS).min(items.len());
     let next = AtomicUsize::new(0);
@@ -35,7 +35,7 @@ pub fn each<I: Sync, T: Send>(items: &[I], work: impl Fn(&I) -> T + Sync) -> Vec
 #[cfg(test)]
 mod tests {
     #[test]
-    fn all_are_done_once_and_stay_in_order() {
+    fn every_item_is_done_once_and_order_is_kept() {
         let items: Vec<u32> = (0..100).collect();
         assert_eq!(super::each(&items, |item| item * 2), items.iter().map(|item| item * 2).collect::<Vec<_>>());
         assert!(super::each(&[] as &[u32], |item| *item).is_empty());

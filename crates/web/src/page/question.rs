@@ -1,29 +1,31 @@
-//! From the parameters of an address to what the commands take: the same names, the same words.
+//! Turns URL parameters into what the commands take, with the same names.
+
+use std::ops::RangeInclusive;
 
 use super::shown::Shown;
-use coroner_http::{Ask, Refusal};
+use coroner_http::{ApiQuery, Refusal};
 use coroner_source::moment::{Moment, parse_band, parse_cores};
 use coroner_source::profile::select::Selection;
 
-/// A stretch of the axis, in its clock's nanoseconds.
+/// A part of the axis, in its clock's nanoseconds.
 pub type Range = std::ops::Range<u64>;
 
 fn wrong(name: &str, value: &str, expected: &str) -> Refusal {
     Refusal::bad(format!("{name}={value}: {expected}"), "see docs/api.md")
 }
 
-fn number<T: std::str::FromStr>(ask: &Ask, name: &str, expected: &str) -> Result<Option<T>, Refusal> {
+fn number<T: std::str::FromStr>(ask: &ApiQuery, name: &str, expected: &str) -> Result<Option<T>, Refusal> {
     ask.get(name).map(|value| value.parse().map_err(|_| wrong(name, value, expected))).transpose()
 }
 
 /// A whole number within bounds.
-pub fn count(ask: &Ask, name: &str, default: usize, within: std::ops::RangeInclusive<usize>) -> Result<usize, Refusal> {
+pub fn count(ask: &ApiQuery, name: &str, default: usize, within: RangeInclusive<usize>) -> Result<usize, Refusal> {
     let value = number::<usize>(ask, name, "expected a whole number")?.unwrap_or(default);
     Ok(value.clamp(*within.start(), *within.end()))
 }
 
 /// A share between 0 and 1.
-pub fn share(ask: &Ask, name: &str, default: f64) -> Result<f64, Refusal> {
+pub fn share(ask: &ApiQuery, name: &str, default: f64) -> Result<f64, Refusal> {
     let value = number::<f64>(ask, name, "expected a share between 0 and 1")?.unwrap_or(default);
     match (0.0..=1.0).contains(&value) {
         true => Ok(value),
@@ -31,17 +33,17 @@ pub fn share(ask: &Ask, name: &str, default: f64) -> Result<f64, Refusal> {
     }
 }
 
-const NS: &str = "expected nanoseconds from the start of the source (start_ns of /source)";
+const NS: &str = "expected nanoseconds after the start of the source (start_ns of /source)";
 
-/// `from` and `to`, with a prefix for the baseline's.
-fn ends(ask: &Ask, prefix: &str) -> Result<(Option<u64>, Option<u64>), Refusal> {
-    // What is before the beginning begins there.
+/// `from` and `to`, with a prefix for the baseline.
+fn ends(ask: &ApiQuery, prefix: &str) -> Result<(Option<u64>, Option<u64>), Refusal> {
+    // Negative times are clamped to the start.
     let end = |name: String| number::<i64>(ask, &name, NS).map(|ns| ns.map(|ns| ns.max(0) as u64));
     Ok((end(format!("{prefix}from"))?, end(format!("{prefix}to"))?))
 }
 
-/// The stretch from `from` to `to`; `None` if neither is given.
-pub fn range(ask: &Ask, shown: &Shown) -> Result<Option<Range>, Refusal> {
+/// The range from `from` to `to`; `None` if neither is given.
+pub fn range(ask: &ApiQuery, shown: &Shown) -> Result<Option<Range>, Refusal> {
     let (from, to) = ends(ask, "")?;
     if from.is_none() && to.is_none() {
         return Ok(None);
@@ -54,8 +56,8 @@ pub fn range(ask: &Ask, shown: &Shown) -> Result<Option<Range>, Refusal> {
     }
 }
 
-/// Which samples. Without times it is everything.
-pub fn selection(ask: &Ask, shown: &Shown, prefix: &str) -> Result<Selection, Refusal> {
+/// The selected samples; all times if none are given.
+pub fn selection(ask: &ApiQuery, shown: &Shown, prefix: &str) -> Result<Selection, Refusal> {
     let axis = shown.axis();
     let clock = |relative: u64| Moment::Clock(axis.absolute(relative));
     let name = |name: &str| format!("{prefix}{name}");
@@ -91,7 +93,7 @@ pub fn selection(ask: &Ask, shown: &Shown, prefix: &str) -> Result<Selection, Re
     Ok(selection)
 }
 
-/// The stretches that a selection names, in order and merged; everything if it names none.
+/// The time ranges of a selection, sorted and merged; everything if it has none.
 pub fn stretches(selection: &Selection, whole: Range) -> Vec<Range> {
     let end = |moment: &Moment| match moment {
         Moment::Clock(ns) => *ns,
@@ -109,11 +111,11 @@ pub fn stretches(selection: &Selection, whole: Range) -> Vec<Range> {
     if merged.is_empty() { vec![whole] } else { merged }
 }
 
-/// Everything that a selection leaves out: of its times, and of its band if it has one.
+/// The complement of a selection: of its times, or of its band if it has one.
 pub fn rest(selection: &Selection, whole: Range) -> Selection {
     let mut rest = selection.clone();
     if let Some((from, to)) = selection.band {
-        // The other part of each second, of the same times.
+        // The other part of each second, at the same times.
         rest.band = Some((to % 1_000_000_000, from)).filter(|(from, to)| from != to);
         return rest;
     }
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_is_what_is_left_out() {
+    fn the_rest_is_the_complement() {
         let clock = |(from, to)| (Moment::Clock(from), Moment::Clock(to));
         let of = |ranges: &[(u64, u64)]| Selection {
             range: ranges.iter().copied().map(clock).collect(),

@@ -1,4 +1,4 @@
-//! What is shown: a file or a directory, its parts on the axis, and what is kept of it in memory.
+//! The source shown: a file or directory, its parts on the axis, and what is cached.
 
 use super::axis::{Axis, Clock};
 use super::parallel;
@@ -10,7 +10,7 @@ use coroner_profile::import::Picked;
 use coroner_source::directory;
 use coroner_source::moment::Moment;
 use coroner_source::profile::ProfileSource;
-use coroner_source::profile::kept::Kept;
+use coroner_source::profile::kept::KeptProfile;
 use coroner_source::profile::select::Selection;
 use coroner_source::recorded;
 use coroner_source::recorded::Query;
@@ -21,24 +21,24 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Samples of one file that are kept in memory at most: 20 to 28 bytes each.
+/// The most samples of one file kept in memory: 20 to 28 bytes each.
 pub const MOST_KEPT: usize = 10_000_000;
-/// Evidence of so many stretches is kept: what the page asks for next is mostly about the same one.
+/// How many time ranges' evidence is cached: the page's next request mostly concerns the same one.
 const MOST_EVIDENCE: usize = 2;
-/// How old what is known of a growing directory may be.
+/// Maximal age of the listing of a growing directory.
 const FRESH: Duration = Duration::from_secs(1);
-/// Evidence of the newest minutes of a recorder may be so old.
+/// Maximal age of the evidence of a recorder's newest minutes.
 const FRESH_EVIDENCE: Duration = Duration::from_secs(5);
-/// What a command reads of a directory where nobody asks for more, in nanoseconds.
+/// How much of a directory a command reads by default, in nanoseconds.
 const OF_A_DIRECTORY: u64 = 600_000_000_000;
-/// So many segments are read for a picture of more samples than can be read.
+/// How many segments are read if there are too many samples to read all.
 const MOST_SEGMENTS: u32 = 4;
-/// Without a look for so long nobody was watching.
+/// Longer without a poll means that nothing was recorded.
 pub const GAP: u64 = 5_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// The directory of a recorder that runs.
+pub enum SourceKind {
+    /// The directory of a running recorder.
     Recorder,
     Directory,
     Recording,
@@ -46,19 +46,19 @@ pub enum Kind {
     Profile,
 }
 
-impl Kind {
+impl SourceKind {
     pub fn as_str(self) -> &'static str {
         match self {
-            Kind::Recorder => "recorder",
-            Kind::Directory => "directory",
-            Kind::Recording => "recording",
-            Kind::Incident => "incident",
-            Kind::Profile => "profile",
+            SourceKind::Recorder => "recorder",
+            SourceKind::Directory => "directory",
+            SourceKind::Recording => "recording",
+            SourceKind::Incident => "incident",
+            SourceKind::Profile => "profile",
         }
     }
 }
 
-/// Which file it is, and of when: another one at the same path differs.
+/// Identifies a file and its version: a replacement at the same path differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Identity {
     device: u64,
@@ -85,7 +85,7 @@ pub struct Part {
     pub path: PathBuf,
     pub outline: Arc<Outline>,
     identity: Identity,
-    /// In nanoseconds of the axis' clock: all that it has, looks and samples.
+    /// In nanoseconds of the axis' clock: from its first poll or sample to its last.
     pub range: Range,
 }
 
@@ -101,11 +101,11 @@ impl Part {
         self.identity.bytes
     }
 
-    /// Whether what is known of it is still so.
+    /// Whether the outline is still current.
     fn is_current(&self) -> bool {
         let is_same = |now: Identity| match self.outline.about.sealed {
             true => now == self.identity,
-            // Its writer goes on; what is known of it stays right.
+            // Its writer continues; the outline stays valid.
             false => now.is_same_file(&self.identity),
         };
         Identity::of(&self.path).is_ok_and(is_same)
@@ -115,7 +115,7 @@ impl Part {
         self.outline.clocks.as_ref()
     }
 
-    /// The part of `range` that is in it, by the clock of its evidence.
+    /// The part of `range` within it, on the clock of its evidence.
     pub fn window(&self, range: &Range, axis: Axis) -> Option<Window> {
         let (from, to) = (range.start.max(self.range.start), range.end.min(self.range.end));
         if from >= to {
@@ -124,7 +124,7 @@ impl Part {
         Some(Window { from: axis.to_time(from, self.clocks())?, to: axis.to_time(to, self.clocks())? })
     }
 
-    /// Whether the same recorder wrote it right after `before`: looks at the cores go on without a gap.
+    /// Whether the same recorder wrote it right after `before`, without a gap between polls.
     pub fn goes_on_after(&self, before: &Part) -> bool {
         // One boot has one clock.
         let (Some(ours), Some(theirs)) = (self.outline.looks, before.outline.looks) else { return false };
@@ -132,7 +132,7 @@ impl Part {
         is_same_boot && ours.from >= theirs.to && ours.from.since(theirs.to) <= recording::TOGETHER
     }
 
-    /// How many samples of `range` it has, about.
+    /// Approximate number of its samples in `range`.
     pub fn samples_in(&self, range: &Range) -> u64 {
         let Some(samples) = &self.outline.samples else { return 0 };
         let length = (self.range.end - self.range.start).max(1);
@@ -141,7 +141,7 @@ impl Part {
     }
 }
 
-/// From the first to behind the last of its looks and samples.
+/// From the first to just after the last of its polls and samples.
 fn range_of(outline: &Outline, clock: Clock) -> Option<Range> {
     let axis = Axis { clock, start: 0 };
     let looks = outline.looks.and_then(|looks| {
@@ -161,7 +161,7 @@ fn range_of(outline: &Outline, clock: Clock) -> Option<Range> {
     Some(from..to.saturating_add(1))
 }
 
-/// The files as they were last looked at.
+/// The files as last listed.
 struct Files {
     parts: Arc<Vec<Part>>,
     is_live: bool,
@@ -170,22 +170,22 @@ struct Files {
 
 struct KeptEvidence {
     range: Option<Range>,
-    /// The files that it was read from.
+    /// The files it was read from.
     parts: Arc<Vec<Part>>,
     read: Instant,
     evidence: Arc<Evidence>,
 }
 
 pub struct Shown {
-    /// What is read; its file may be one of ours that took the place of the user's.
+    /// The source to read; may be our temporary recording instead of the user's file.
     source: ProfileSource,
     /// As the user named it.
     pub name: String,
-    pub kind: Kind,
+    pub kind: SourceKind,
     pub format: &'static str,
     axis: Axis,
     files: Mutex<Files>,
-    kept: OnceLock<Option<Arc<Kept>>>,
+    kept: OnceLock<Option<Arc<KeptProfile>>>,
     evidence: Mutex<Vec<KeptEvidence>>,
 }
 
@@ -210,7 +210,7 @@ impl Shown {
             (clock, Part::of(&path, clock)?.into_iter().collect())
         };
         let Some(first) = parts.iter().map(|part| part.range.start).min() else {
-            // A profile without times, such as folded stacks, has samples all the same.
+            // A profile without times, such as folded stacks, still has samples.
             if !is_directory && recording::outline(&path)?.samples.is_some() {
                 return Shown::timeless(source, name);
             }
@@ -218,11 +218,11 @@ impl Shown {
         };
         let is_live = is_directory && directory::is_live(&path);
         let kind = match parts.first() {
-            _ if is_live => Kind::Recorder,
-            _ if is_directory => Kind::Directory,
-            Some(part) if part.outline.incident.is_some() => Kind::Incident,
-            Some(part) if part.outline.looks.is_none() => Kind::Profile,
-            _ => Kind::Recording,
+            _ if is_live => SourceKind::Recorder,
+            _ if is_directory => SourceKind::Directory,
+            Some(part) if part.outline.incident.is_some() => SourceKind::Incident,
+            Some(part) if part.outline.looks.is_none() => SourceKind::Profile,
+            _ => SourceKind::Recording,
         };
         let files = Files { parts: Arc::new(parts), is_live, looked: Instant::now() };
         let axis = Axis { clock, start: first };
@@ -232,7 +232,7 @@ impl Shown {
     fn new(
         source: ProfileSource,
         name: String,
-        (kind, format, axis): (Kind, &'static str, Axis),
+        (kind, format, axis): (SourceKind, &'static str, Axis),
         files: Files,
     ) -> Shown {
         Shown {
@@ -250,15 +250,15 @@ impl Shown {
     fn timeless(source: ProfileSource, name: String) -> anyhow::Result<Shown> {
         let files = Files { parts: Arc::default(), is_live: false, looked: Instant::now() };
         let axis = Axis { clock: Clock::Own(None), start: 0 };
-        Ok(Shown::new(source, name, (Kind::Profile, "recording", axis), files))
+        Ok(Shown::new(source, name, (SourceKind::Profile, "recording", axis), files))
     }
 
-    /// A profile that is in memory.
-    pub fn of_profile(source: ProfileSource, name: String, kept: Kept) -> Shown {
+    /// A profile held in memory.
+    pub fn of_profile(source: ProfileSource, name: String, kept: KeptProfile) -> Shown {
         let clock = Clock::Own(kept.names.clock.map(|clock| (clock.clock_ns, clock.wall_ns)));
         let axis = Axis { clock, start: kept.samples.span().map_or(0, |(first, _)| first) };
         let files = Files { parts: Arc::default(), is_live: false, looked: Instant::now() };
-        let shown = Shown::new(source, name, (Kind::Profile, kept.format.id(), axis), files);
+        let shown = Shown::new(source, name, (SourceKind::Profile, kept.format.id(), axis), files);
         let _ = shown.kept.set(Some(Arc::new(kept)));
         shown
     }
@@ -272,10 +272,10 @@ impl Shown {
     }
 
     pub fn is_directory(&self) -> bool {
-        matches!(self.kind, Kind::Recorder | Kind::Directory)
+        matches!(self.kind, SourceKind::Recorder | SourceKind::Directory)
     }
 
-    /// The recorder's directory that incidents are in, if it is one.
+    /// The recorder's directory with incidents, if it is one.
     pub fn directory(&self) -> Option<&Path> {
         self.is_directory().then(|| self.path())
     }
@@ -284,7 +284,7 @@ impl Shown {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_directory() && files.looked.elapsed() >= FRESH {
             let is_live = directory::is_live(self.path());
-            // Also where no recorder runs: a copy may still be under way, and files may be replaced.
+            // Even without a running recorder: a copy may be in progress, and files may be replaced.
             if let Ok(parts) = listed(self.path(), &files.parts)
                 && !is_same(&parts, &files.parts)
             {
@@ -305,7 +305,7 @@ impl Shown {
         self.files().is_live
     }
 
-    /// Where the axis ends, in its clock's nanoseconds.
+    /// The end of the axis, in its clock's nanoseconds.
     pub fn end(&self) -> u64 {
         let of_kept = || self.kept.get().and_then(Option::as_ref).and_then(|kept| kept.samples.span());
         let end = self.parts().iter().map(|part| part.range.end).max();
@@ -316,7 +316,7 @@ impl Shown {
         self.axis.start..self.end().max(self.axis.start.saturating_add(1))
     }
 
-    /// Changes with the files; `None` while they change by themselves.
+    /// Changes with the files; `None` while a recorder writes them.
     pub fn version(&self) -> Option<u64> {
         let files = self.files();
         if files.is_live {
@@ -334,7 +334,7 @@ impl Shown {
         Some(hasher.finish())
     }
 
-    /// Why a file is not what was opened any more. What is known of it, and what would be read of it now, do not belong together.
+    /// Why a file is no longer the one that was opened: cached and new data would not match.
     pub fn replaced(&self) -> Option<String> {
         if self.is_directory() {
             return None;
@@ -350,11 +350,11 @@ impl Shown {
     pub fn has_samples(&self) -> bool {
         self.kept.get().is_some_and(Option::is_some)
             || self.parts().iter().any(|part| part.outline.samples.is_some())
-            || (self.kind == Kind::Profile && self.parts().is_empty())
+            || (self.kind == SourceKind::Profile && self.parts().is_empty())
     }
 
-    /// What to read samples with: out of memory if they fit there. `most` bounds how many of a directory are read; then of the
-    /// chunks only some are, and the answer says which part.
+    /// The source to read samples from: memory if they fit. `most` limits how many are read of a directory: then only some chunks
+    /// are, and the fraction is returned.
     pub fn samples(&self, selection: &Selection, most: u64) -> (ProfileSource, f64) {
         let kept = self.kept.get_or_init(|| self.load());
         let source = ProfileSource { kept: kept.clone(), ..self.source.clone() };
@@ -367,33 +367,33 @@ impl Shown {
         let one_in = wanted.div_ceil(most.max(1)).clamp(1, u64::from(u32::MAX)) as u32;
         let touched = |part: &&Part| stretches.iter().any(|stretch| part.samples_in(stretch) > 0);
         let segments = parts.iter().filter(touched).count() as u32;
-        // Of what is thinned anyway whole segments are left out: each costs its names.
+        // If thinning anyway, skip whole segments: each costs loading its names.
         let one_segment_in = segments.div_ceil(MOST_SEGMENTS).clamp(1, one_in);
         let one_chunk_in = one_in.div_ceil(one_segment_in);
         let picked = Picked { one_segment_in, one_chunk_in, ..Picked::default() };
         (ProfileSource { picked, ..source }, picked.part())
     }
 
-    /// The samples of a file, if they are few enough to stay.
-    fn load(&self) -> Option<Arc<Kept>> {
+    /// The samples of a file, if few enough to keep.
+    fn load(&self) -> Option<Arc<KeptProfile>> {
         let parts = self.parts();
         let count: u64 =
             parts.iter().filter_map(|part| part.outline.samples.as_ref()).map(|samples| samples.count).sum();
         if self.is_directory() || count > MOST_KEPT as u64 || (count == 0 && !parts.is_empty()) {
             return None;
         }
-        // What cannot be read is told to whoever asks for samples.
-        Kept::load(&self.source, MOST_KEPT, &AtomicU64::new(0)).ok().flatten().map(Arc::new)
+        // Errors are reported when samples are requested.
+        KeptProfile::load(&self.source, MOST_KEPT, &AtomicU64::new(0)).ok().flatten().map(Arc::new)
     }
 
-    pub fn kept(&self) -> Option<&Arc<Kept>> {
+    pub fn kept(&self) -> Option<&Arc<KeptProfile>> {
         self.kept.get_or_init(|| self.load()).as_ref()
     }
 
-    /// The evidence of a stretch; without one all of a file, and the last ten minutes of a directory.
+    /// The evidence of a range; without one, of a whole file or the last ten minutes of a directory.
     pub fn evidence(&self, range: Option<Range>) -> anyhow::Result<Arc<Evidence>> {
         let (is_live, parts) = (self.is_live(), self.parts());
-        // The same by another name.
+        // The same range, normalised.
         let whole = self.whole();
         let is_whole = |range: &Range| range.start <= whole.start && range.end >= whole.end;
         let all_by_itself = !self.is_directory() || whole.end - whole.start <= OF_A_DIRECTORY;
@@ -409,7 +409,7 @@ impl Shown {
             kept.insert(0, found);
             return Ok(evidence);
         }
-        // Not twice at a time: the second one waits here and finds it.
+        // Read once: a second request waits here and finds it cached.
         let evidence = Arc::new(self.read_evidence(range.as_ref())?);
         kept.truncate(MOST_EVIDENCE - 1);
         kept.insert(0, KeptEvidence { range, parts, read: Instant::now(), evidence: Arc::clone(&evidence) });
@@ -423,19 +423,19 @@ impl Shown {
             args.since = wall(range.start);
             args.until = wall(range.end);
             if args.since.is_none() {
-                bail!("{}: has no wall-clock times, so only all of it can be diagnosed, not a part", self.name);
+                bail!("{}: no wall-clock times, so it can only be diagnosed as a whole", self.name);
             }
         }
         Ok(recorded::read_path(self.path(), &args)?.evidence)
     }
 
-    /// A moment of evidence on the axis, as the page counts.
+    /// A time of evidence, relative to the start of the axis.
     pub fn relative(&self, at: Time, evidence: &Evidence) -> Option<i64> {
         Some(self.axis.relative(self.axis.of_time(at, evidence.clocks.last())?))
     }
 }
 
-/// The segments of a directory. What is known of a sealed one stays as it is.
+/// The segments of a directory. Sealed ones are not read again.
 fn listed(directory: &Path, known: &[Part]) -> anyhow::Result<Vec<Part>> {
     let (found, _) = segments::list(directory).with_context(|| directory.display().to_string())?;
     if found.is_empty() && known.is_empty() {
@@ -446,7 +446,7 @@ fn listed(directory: &Path, known: &[Part]) -> anyhow::Result<Vec<Part>> {
         if let Some(part) = known.iter().find(is_known) {
             return Some(part.clone());
         }
-        // One that is just being made, evicted or damaged is passed over; what is asked of its time says so.
+        // Skips a segment being created, evicted or damaged; requests for its time report it.
         Part::of(&segment.path, Clock::Wall).ok().flatten()
     };
     let mut parts: Vec<Part> = match known.is_empty() {

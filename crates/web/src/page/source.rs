@@ -1,4 +1,4 @@
-//! `coroner.source/1`: what is shown, in a few numbers. Cheap: no sample is read for it unless it is in memory already.
+//! `coroner.source/1`: summary of the source. Cheap: reads no samples that are not already in memory.
 
 use super::loading::Loading;
 use super::shown::{GAP, Shown};
@@ -88,7 +88,7 @@ fn node(node: &Node) -> Value {
     fields
 }
 
-/// Where there is nothing between two segments.
+/// The gaps between segments.
 pub fn gaps(shown: &Shown) -> Vec<Value> {
     let (parts, axis) = (shown.parts(), shown.axis());
     let mut gaps = Vec::new();
@@ -97,7 +97,7 @@ pub fn gaps(shown: &Shown) -> Vec<Value> {
         if let Some((end, boot)) = end.filter(|(end, _)| part.range.start.saturating_sub(*end) > GAP) {
             let why = match *boot == part.outline.boot_id {
                 true => "nothing was recorded: the recorder was not running, could not write, or the segment is gone",
-                false => "the node was booted",
+                false => "the node rebooted",
             };
             gaps.push(json!({ "from": axis.relative(end), "to": axis.relative(part.range.start), "why": why }));
         }
@@ -108,7 +108,7 @@ pub fn gaps(shown: &Shown) -> Vec<Value> {
     gaps
 }
 
-/// Samples a second of each core, rounded; `None` where it cannot be told.
+/// Samples per second and core, rounded; `None` if unknown.
 pub fn rate(shown: &Shown, samples: u64, cores: usize) -> Option<f64> {
     let parts = shown.parts();
     let whole = shown.whole();
@@ -120,13 +120,13 @@ pub fn rate(shown: &Shown, samples: u64, cores: usize) -> Option<f64> {
     (samples > 0 && seconds > 0.0).then(|| (samples as f64 / seconds * 10.0).round() / 10.0)
 }
 
-/// A moment of the wall clock as the page counts; `None` if it is outside.
+/// A wall-clock time relative to the start of the axis; `None` if outside.
 pub fn on_axis(shown: &Shown, real_ns: u64) -> Option<i64> {
     let at = shown.axis().of_real(real_ns)?;
     shown.whole().contains(&at).then(|| shown.axis().relative(at))
 }
 
-/// The file of an incident has one.
+/// The incident of an incident file.
 pub fn own_incident(shown: &Shown) -> Value {
     let parts = shown.parts();
     let incidents = parts.iter().filter_map(|part| part.outline.incident.as_ref()).map(|incident| {
@@ -147,7 +147,7 @@ pub fn own_incident(shown: &Shown) -> Value {
     json!({ "schema": "coroner.incidents/1", "directory": null, "recorder_runs": false, "incidents": incidents })
 }
 
-/// While a profile is read.
+/// While a profile is being read.
 pub fn not_yet(loading: &Loading) -> Value {
     json!({
         "schema": SCHEMA,

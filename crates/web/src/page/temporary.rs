@@ -1,5 +1,5 @@
-//! The recording that takes the place of a profile too large for memory lies in a directory of ours, which goes when we end. After
-//! a `kill -9` the next `coroner view` removes it: nobody holds its lock any more.
+//! A profile too large for memory becomes a recording in our own directory, which is removed when we exit. After a `kill -9` the
+//! next `coroner view` removes it: its lock is no longer held.
 
 use anyhow::Context;
 use rustix::fs::{FlockOperation, flock};
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const PREFIX: &str = "coroner-view-";
-/// A younger one may be just being made, and is not locked yet.
+/// A younger one may still be unlocked because it is just being created.
 const YOUNG: Duration = Duration::from_secs(60);
 
 pub struct Temporary {
     directory: tempfile::TempDir,
-    /// Held as long as we live.
+    /// Locked as long as we run.
     _lock: File,
 }
 
@@ -40,7 +40,7 @@ impl Temporary {
     }
 }
 
-/// Removes what others of our user left behind.
+/// Removes what crashed instances of our user left behind.
 pub fn remove_stale() {
     remove_stale_in(&std::env::temp_dir(), YOUNG);
 }
@@ -48,7 +48,7 @@ pub fn remove_stale() {
 fn remove_stale_in(place: &Path, young: Duration) {
     let us = rustix::process::geteuid().as_raw();
     for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
-        // Of a link this is about the link.
+        // Does not follow links.
         let Ok(about) = entry.metadata() else { continue };
         let is_ours = entry.file_name().to_string_lossy().starts_with(PREFIX) && about.is_dir() && about.uid() == us;
         let is_young = about.modified().ok().and_then(|at| at.elapsed().ok()).is_none_or(|age| age < young);
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_holds_is_removed_and_what_is_in_use_stays() {
+    fn unlocked_directories_are_removed_and_locked_ones_stay() {
         let place = tempfile::tempdir().unwrap();
         let made = |name: &str| {
             let path = place.path().join(name);

@@ -1,6 +1,6 @@
-//! `coroner.timeline/1`: what happened, and how things went, on the axis.
+//! `coroner.timeline/1`: events and series on the axis.
 //!
-//! Of a file, and of a short stretch of a directory, series come from the counters; of a long stretch from the recorder's minutes.
+//! Series of a file, or of a short range of a directory, come from the counters; of a long range from the recorder's roll-ups.
 
 use super::api::refused;
 use super::parallel;
@@ -10,7 +10,7 @@ use super::source::on_axis;
 use coroner_diagnosis::log_events::{self, Event, Family, NicStep};
 use coroner_evidence::recording::{self, RollupRow};
 use coroner_evidence::{Clocks, Evidence, LogLine, Source, UnitLogLine};
-use coroner_http::{Answer, Ask, Refusal};
+use coroner_http::{Answer, ApiQuery, Refusal};
 use coroner_source::incident::MARK;
 use coroner_source::incident_report;
 use serde::Serialize;
@@ -18,20 +18,20 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 const MINUTE: u64 = 60_000_000_000;
-/// Longer stretches of a directory are told by its minutes.
+/// Longer ranges of a directory use its roll-ups.
 const BY_COUNTERS: u64 = 15 * MINUTE;
-/// So many events are told; the worst, then the latest.
+/// The most events in an answer: the worst, then the latest.
 const MOST_EVENTS: usize = 1000;
-/// A counter is written down when it moved; that it moved within this time before is known.
+/// A counter is recorded when it changes, so the change happened within this time before.
 const LOOKS_APART: u64 = 2_000_000_000;
-/// Shorter columns say nothing of counters that are read once a second.
+/// Shorter columns are pointless for counters read once a second.
 const SHORTEST: u64 = 1_000_000_000;
-/// What the kernel said so shortly before the source begins belongs to what it shows.
+/// Kernel messages this shortly before the start of the source are included.
 const JUST_BEFORE: i64 = 60_000_000_000;
 
 #[derive(Serialize)]
 struct Happened {
-    /// On the axis; negative for what was just before it begins.
+    /// On the axis; negative if just before its start.
     at: i64,
     uncertainty_ns: u64,
     kind: &'static str,
@@ -49,14 +49,14 @@ struct Series {
     id: &'static str,
     title: &'static str,
     unit: &'static str,
-    /// What of a column is told: the largest or the sum.
+    /// How a column is aggregated: maximum or sum.
     worst: &'static str,
     values: Vec<Option<f64>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     subject: Option<String>,
 }
 
-pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
+pub fn answer(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     let asked = range(ask, shown)?;
     let whole = shown.whole();
     let range = asked.clone().unwrap_or_else(|| whole.clone());
@@ -96,7 +96,7 @@ pub fn answer(shown: &Shown, ask: &Ask) -> Result<Answer, Refusal> {
     })))
 }
 
-/// Keeps the worst, and tells how many are left out.
+/// Keeps the worst; returns how many are left out.
 fn cap(events: &mut Vec<Happened>) -> usize {
     let left_out = events.len().saturating_sub(MOST_EVENTS);
     if left_out > 0 {
@@ -130,8 +130,8 @@ impl Steps {
     }
 }
 
-/// Log lines and restarts of all parts, and their minutes: from plain tables alone.
-fn of_parts(shown: &Shown, range: &Range, ask: &Ask) -> (Vec<Happened>, Vec<RollupRow>) {
+/// Log lines, restarts and roll-ups of all parts: from plain tables only.
+fn of_parts(shown: &Shown, range: &Range, ask: &ApiQuery) -> (Vec<Happened>, Vec<RollupRow>) {
     let (mut events, mut minutes) = (Vec::new(), Vec::new());
     let mut known = HashSet::new();
     let parts = shown.parts();
@@ -144,7 +144,7 @@ fn of_parts(shown: &Shown, range: &Range, ask: &Ask) -> (Vec<Happened>, Vec<Roll
     for (part, (rollups, logs)) in touched.into_iter().zip(read) {
         minutes.extend(rollups);
         let Some(logs) = logs else { continue };
-        // Each segment says once more what was said before it began.
+        // Each segment repeats the messages from before its start.
         let mut log = logs.log;
         log.retain(|line| known.insert((part.outline.boot_id.clone(), line.sequence, line.stamp_us)));
         events.extend(told(shown, &log, &[], part.clocks()));
@@ -190,7 +190,7 @@ fn told(shown: &Shown, log: &[LogLine], unit_log: &[UnitLogLine], clocks: Option
     events
 }
 
-/// What a line of the kernel means: kind, severity, subject, and the finding it may lead to. `None` if it says nothing.
+/// The meaning of a kernel log line: kind, severity, subject, and the finding it may lead to. `None` if it is irrelevant.
 fn meaning(line: &LogLine) -> Option<(&'static str, &'static str, String, Option<&'static str>)> {
     let event = Family::ALL.iter().find_map(|family| log_events::parse(&line.text, *family));
     Some(match event {
@@ -260,7 +260,7 @@ fn gaps(shown: &Shown) -> Vec<Happened> {
     super::source::gaps(shown).into_iter().map(gap).collect()
 }
 
-/// Values of columns; `None` where nothing is known.
+/// Values of columns; `None` if unknown.
 struct Values {
     steps: Steps,
     values: Vec<Option<f64>>,
@@ -271,7 +271,7 @@ impl Values {
         Values { steps, values: vec![None; steps.count] }
     }
 
-    /// Nothing moved from here to there, unless something says otherwise.
+    /// Sets unknown columns in this range to zero.
     fn known(&mut self, from: u64, to: u64) {
         for at in 0..self.steps.count {
             if self.steps.edge(at + 1) > from && self.steps.edge(at) <= to {
@@ -287,7 +287,7 @@ impl Values {
         }
     }
 
-    /// Lays an amount evenly between two moments.
+    /// Spreads an amount evenly over a time range.
     fn spread(&mut self, from: u64, to: u64, amount: f64) {
         if to <= from {
             if let Some(at) = self.steps.at(to) {
@@ -331,7 +331,7 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
     let Some(window) = evidence.window().map(|window| (at(window.from), at(window.to))) else { return Vec::new() };
     let seconds = steps.step as f64 / 1e9;
     let mut series = Vec::new();
-    // Sums over all subjects of a source, of the names that pass.
+    // Sums all subjects of a source, for the matching names.
     let moved = |source: Source, wanted: &dyn Fn(&str, &str) -> bool| {
         let mut values = Values::new(steps);
         let of = evidence.counters.iter().filter(|(s, _)| s.source == source && wanted(&s.subject, &s.name));
@@ -391,7 +391,7 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
         1.0,
     );
     add(moved(Source::TxTimeout, &|_, _| true), "nic-tx-timeouts", "NIC transmit timeouts", "times", "sum", 1.0);
-    // µs in a column, as percent of it.
+    // µs per column to percent.
     let percent = 1e-4 / seconds;
     for (id, title, what) in [
         ("pressure-cpu", "CPU pressure (some)", "cpu"),
@@ -430,7 +430,7 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
     series
 }
 
-/// Nanoseconds that threads waited in run queues, all together.
+/// Total run queue wait of all threads, in nanoseconds.
 fn waits(evidence: &Evidence, steps: Steps, at: &dyn Fn(coroner_evidence::Time) -> u64) -> Values {
     let mut values = Values::new(steps);
     let mut last = HashMap::new();
@@ -462,7 +462,7 @@ fn of_minutes(shown: &Shown, minutes: &[RollupRow], steps: Steps) -> Vec<Series>
             series.push(values.series(id, title, unit, worst, per));
         }
     };
-    // µs of a minute, as percent of it.
+    // µs per minute to percent.
     let percent = 100.0 / 60e6;
     add(&|m| m.zombies_dead, "zombies", "dead memory cgroups", "cgroups", "max", 1.0);
     add(&|m| m.softnet_drops, "softnet-drops", "packets dropped (softnet)", "packets", "sum", 1.0);
@@ -475,8 +475,8 @@ fn of_minutes(shown: &Shown, minutes: &[RollupRow], steps: Steps) -> Vec<Series>
     series
 }
 
-/// How the dead memory cgroups grew, on the axis.
-pub fn growth(shown: &Shown, ask: &Ask) -> Result<Value, Refusal> {
+/// Growth of the dead memory cgroups, on the axis.
+pub fn growth(shown: &Shown, ask: &ApiQuery) -> Result<Value, Refusal> {
     let axis = shown.axis();
     let mut counts: BTreeMap<i64, (Option<u64>, Option<u64>)> = BTreeMap::new();
     if shown.is_directory() {

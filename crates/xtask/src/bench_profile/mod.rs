@@ -1,6 +1,6 @@
-//! The profile engine against its peers, in one run: `cargo xtask bench profile`. CPU seconds by the kernel's account, the tools by
-//! turns so that a busy machine hurts all of them alike, the least of several turns. Peers are installed by their package managers
-//! into target/peers, never linked.
+//! The profile engine against its peers, in one run: `cargo xtask bench profile`. CPU seconds according to the kernel, the tools
+//! alternating so that a busy machine affects all of them alike, the minimum of several turns. Peers are installed by their package
+//! managers into target/peers, never linked.
 
 pub mod monopolies;
 pub mod peers;
@@ -27,7 +27,7 @@ pub struct Row {
 
 type Measure = fn(&Path, u32) -> anyhow::Result<Vec<Row>>;
 
-/// `binaries` holds the release build of coroner. `part` is one of text, perf-data, ranges, monopolies, or empty for all.
+/// `binaries` has the release build of coroner. `part` is one of text, perf-data, ranges, monopolies, or empty for all.
 pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
     let parts: [(&str, Measure); 4] =
         [("text", text::run), ("perf-data", perf_data::run), ("ranges", ranges::run), ("monopolies", monopolies::run)];
@@ -38,7 +38,7 @@ pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
         if !name.contains(part) {
             continue;
         }
-        // The others are still worth measuring.
+        // Go on: the others are still worth measuring.
         let rows = measure(binaries, runs).unwrap_or_else(|error| {
             failed.push(name);
             let why = format!("not measured: {error:#}").replace(['|', '\n'], " ");

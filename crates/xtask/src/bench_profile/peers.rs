@@ -1,4 +1,4 @@
-//! Peers and how they are measured: CPU time and memory of a child by the kernel's account, tools by turns.
+//! Peers and how they are measured: CPU time and memory of a child according to the kernel, tools alternating.
 
 use anyhow::{Context, bail};
 use std::os::unix::process::ExitStatusExt;
@@ -14,7 +14,7 @@ pub struct Cost {
     /// User and system time.
     pub cpu: Duration,
     pub wall: Duration,
-    /// The most memory it had at a time.
+    /// Peak memory.
     pub peak_kib: u64,
 }
 
@@ -46,8 +46,8 @@ pub fn ended(child: &Child, begun: Instant, name: &str) -> anyhow::Result<Cost> 
     Ok(Cost { cpu: time(usage.ru_utime) + time(usage.ru_stime), wall, peak_kib: usage.ru_maxrss as u64 })
 }
 
-/// Runs each command `runs` times, by turns, and gives the least cost of each: on a busy machine the least is nearest to what
-/// the work itself costs.
+/// Runs the commands alternately, `runs` times each, and returns the minimum cost of each: on a busy machine that is closest to
+/// the cost of the work itself.
 pub fn by_turns(runs: u32, commands: &mut [Command]) -> anyhow::Result<Vec<Cost>> {
     let mut works: Vec<Work> = Vec::new();
     for command in commands {
@@ -56,7 +56,6 @@ pub fn by_turns(runs: u32, commands: &mut [Command]) -> anyhow::Result<Vec<Cost>
     works_by_turns(runs, &mut works)
 }
 
-/// Something that costs.
 pub type Work<'a> = Box<dyn FnMut() -> anyhow::Result<Cost> + 'a>;
 
 /// The same for work that is more than one command.

@@ -1,5 +1,5 @@
-//! perf as the one who makes recordings. A measurement of ten minutes must not end because one recording failed: it is made again,
-//! and what perf said is told.
+//! Makes recordings with perf. One failed recording must not end a measurement of ten minutes: it is retried, and perf's output is
+//! shown.
 
 use anyhow::{Context, bail};
 use std::fs::File;
@@ -8,14 +8,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// perf 6.1 may end itself while it copies what it met into its cache ("buffer overflow detected"), and while others have a dozen BPF
-/// programs loaded also on reading its own file ("assertion failed at util/build-id.c:1010"). Those go soon.
+/// perf 6.1 may crash while it fills its build-id cache ("buffer overflow detected"), and, while others have a dozen BPF programs loaded,
+/// also on reading its own file ("assertion failed at util/build-id.c:1010"). Such programs go away soon.
 const ATTEMPTS: u32 = 8;
 const PAUSE: Duration = Duration::from_secs(5);
-/// Lines of what perf said that are told.
+/// How many lines of perf's output are shown.
 const SAID: usize = 5;
 
-/// Records `work` into `data`, which perf can read then. Both end with us: perf is told when we die, and whoever follows it sees it go.
+/// Records `work` into `data` and checks that perf can read it. Both end with us.
 pub fn record(data: &Path, options: &[&str], work: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<()> {
     let mut attempt = 1;
     loop {
@@ -24,11 +24,11 @@ pub fn record(data: &Path, options: &[&str], work: &[&str], environment: &[(&str
         match recorded.and_then(|()| print(data, Path::new("/dev/null"), &["--no-inline"])) {
             Ok(()) => return Ok(()),
             Err(error) if attempt < ATTEMPTS => {
-                eprintln!("{error:#}; once more ({attempt} of {ATTEMPTS} tries failed)");
+                eprintln!("{error:#}; trying again ({attempt} of {ATTEMPTS} attempts failed)");
                 std::thread::sleep(PAUSE);
                 attempt += 1;
             }
-            Err(error) => return Err(error.context(format!("{ATTEMPTS} tries"))),
+            Err(error) => return Err(error.context(format!("{ATTEMPTS} attempts"))),
         }
     }
 }
@@ -83,7 +83,7 @@ fn print(data: &Path, text: &Path, options: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ends a child that is still there.
+/// Kills the child on drop if it is still running.
 struct Ended(std::process::Child);
 
 impl Drop for Ended {

@@ -1,9 +1,9 @@
 //! perf.data to folded stacks with symbols, against `perf script` + inferno and against samply.
 //!
-//! The recordings are made here: the whole machine at 999 Hz under two loads, one of many short processes and one of few long ones.
-//! `perf script --no-inline`, because we do not expand inlined functions either. `samply import --save-only` names the kernel's
-//! functions but not those of programs, so it does less than we do; beside it stands samply with those names, too, which its server
-//! is asked for ([`super::samply`]).
+//! The recordings are made here: the whole machine at 999 Hz under two loads, many short processes and a few long ones.
+//! `perf script --no-inline`, because we do not expand inlined functions either. `samply import --save-only` names kernel
+//! functions but not those of programs, so it does less than we do; a second row adds those names from its server
+//! ([`super::samply`]).
 
 use super::peers::{self, Cost, cost_of, works_by_turns};
 use super::samply::Naming;
@@ -16,7 +16,7 @@ const SAMPLY: &str = "0.13.1";
 
 /// Seconds of recording: 7 to 20 MB on two cores.
 const SECONDS: u32 = 30;
-/// A shell that computes, walks files, sorts, compresses and starts short processes, beside stress-ng where it is installed.
+/// A shell that computes, walks files, sorts, compresses and starts short processes, plus stress-ng if installed.
 const MANY_SHORT: &str = "
     stress-ng --quiet --cpu 1 --cpu-load 60 --matrix 1 --pipe 1 --switch 1 --vm 1 --vm-bytes 64M --timeout ${S}s 2>/dev/null &
     end=$(($(date +%s) + S))
@@ -29,7 +29,7 @@ for _ in range(40): s = json.dumps(d); json.loads(s); hashlib.sha256(s.encode() 
     done
     wait
     exit 0";
-/// Few processes that live as long as the recording, with deep and varied stacks.
+/// A few processes that live as long as the recording, with deep and varied stacks.
 const FEW_LONG: &str = "
     timeout ${S} python3 -c 'import json, hashlib, re
 d = {str(i): list(range(20)) for i in range(200)}
@@ -62,7 +62,7 @@ fn measure(binaries: &Path, runs: u32, what: &str, load: &str) -> anyhow::Result
     let mut ours = Command::new(binaries.join("coroner"));
     ours.arg("export").arg(&recording).arg("-o").arg(out("out.folded"));
     let mut script = Command::new("sh");
-    // perf's own failure must not look like a fast run.
+    // A failure of perf must not look like a fast run.
     let pipe = "{ perf script --no-inline -i \"$1\" 2>/dev/null || : > \"$3.failed\"; } | \"$2\" -n 1 --all > \"$3\" && [ ! -e \"$3.failed\" ]";
     script.args(["-c", pipe, "sh"]).arg(&recording).arg(&inferno).arg(out("peer.folded"));
     let import = |to: &str| {

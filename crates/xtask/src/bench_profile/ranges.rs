@@ -1,12 +1,12 @@
 //! One second's flame graph out of a day of recordings.
 //!
-//! Making the day takes minutes. `PROFILE_BENCH_DAY` names a directory where it is made once and stays.
+//! Generating the day takes minutes. `PROFILE_BENCH_DAY` names a directory to keep it in.
 
 pub mod day;
 
 use super::Row;
 use anyhow::Context;
-use coroner_profile::import::{self, Options};
+use coroner_profile::import::{self, ImportOptions};
 use coroner_profile::symbols::Symbols;
 use coroner_profile::views::{Filter, Selector, StackSums, flame};
 use day::{CORES, FILE_SECONDS, Node, RATE, SECOND, START_WALL};
@@ -31,7 +31,7 @@ pub fn run(_binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
     let samples = FILES * FILE_SECONDS * RATE * u64::from(CORES);
     let bytes = size(directory)?;
     eprintln!(
-        "{FILES} files, {samples} samples, {:.2} GB, there after {:.0} s",
+        "{FILES} files, {samples} samples, {:.2} GB, ready after {:.0} s",
         bytes as f64 / 1e9,
         began.elapsed().as_secs_f64()
     );
@@ -41,12 +41,7 @@ pub fn run(_binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
         let times = measure(directory, second, runs.max(5))?;
         rows.push(Row {
             work: format!("flame graph of the {where_in} second of {} h × {CORES} cores", seconds / 3600),
-            ours: format!(
-                "{} CPU, {} wall; {} wall with the files not in the page cache",
-                ms(times.cpu),
-                ms(times.wall),
-                ms(times.cold)
-            ),
+            ours: format!("{} CPU, {} wall; {} wall without page cache", ms(times.cpu), ms(times.wall), ms(times.cold)),
             peer: "–".to_owned(),
             ratio: "–".to_owned(),
             bar: "≤ 20 ms".to_owned(),
@@ -56,7 +51,7 @@ pub fn run(_binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
     let packed = chunk_bytes(directory, FILES)?;
     let each = |bytes: u64| bytes as f64 / samples as f64;
     rows.push(Row {
-        work: format!("bytes of a sample, {samples} of them in {FILES} files"),
+        work: format!("bytes per sample, {samples} samples in {FILES} files"),
         ours: format!("{:.2}, with names {:.2}", each(packed), each(bytes)),
         peer: "–".to_owned(),
         ratio: "–".to_owned(),
@@ -98,15 +93,15 @@ fn size(directory: &Path) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// What the chunks of samples take, by the first file.
+/// The size of the sample chunks, from the first file.
 fn chunk_bytes(directory: &Path, files: u64) -> anyhow::Result<u64> {
     let range = START_WALL..START_WALL + FILE_SECONDS * SECOND - SECOND;
-    let options = Options { range: Some(range), ..Options::default() };
+    let options = ImportOptions { range: Some(range), ..ImportOptions::default() };
     let mut ignore = |_: &_, _| ControlFlow::Continue(());
     Ok(import::file(directory, &options, &mut Symbols::none(), &mut ignore)?.report.bytes * files)
 }
 
-/// The least of several turns.
+/// The minimum of several turns.
 struct Times {
     cpu: Duration,
     wall: Duration,
@@ -134,7 +129,7 @@ fn measure(directory: &Path, second: u64, runs: u32) -> anyhow::Result<Times> {
     })
 }
 
-/// What this thread has used so far.
+/// CPU time of this thread so far.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is ours and outlives the call.
@@ -142,12 +137,12 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The whole way: from the directory's name to the tree that is drawn. CPU and wall time.
+/// From the directory's name to the tree that is drawn. CPU and wall time.
 fn flame_graph(directory: &Path, range: &Range<u64>) -> anyhow::Result<(Duration, Duration)> {
     let (began, used) = (Instant::now(), cpu_time());
     let mut sums = StackSums::by_command();
     let mut selector = Selector::new(Filter::between(range.start, range.end));
-    let options = Options { range: Some(range.clone()), ..Options::default() };
+    let options = ImportOptions { range: Some(range.clone()), ..ImportOptions::default() };
     let imported = import::file(directory, &options, &mut Symbols::none(), &mut |names, sample| {
         if selector.has(names, &sample) {
             sums.add(names, &sample);
@@ -155,7 +150,7 @@ fn flame_graph(directory: &Path, range: &Range<u64>) -> anyhow::Result<(Duration
         ControlFlow::Continue(())
     })?;
     let (event, samples) = *sums.events().first().context("no samples")?;
-    let tree = flame::tree(&imported.names, &sums, event, &flame::Options::default());
+    let tree = flame::tree(&imported.names, &sums, event, &flame::FlameOptions::default());
     let took = (cpu_time() - used, began.elapsed());
     let expected = RATE * u64::from(CORES);
     anyhow::ensure!(

@@ -1,5 +1,5 @@
-//! Whether two tools fold a text to the same lines. What inferno is known to do otherwise is done to our lines too; then each
-//! line and its weight must be the same, on both sides.
+//! Whether two tools fold a text to the same lines. Known differences of inferno are applied to our lines first; then every line
+//! and its weight must be equal.
 
 use anyhow::Context;
 use std::collections::{BTreeMap, HashMap};
@@ -8,9 +8,9 @@ use std::path::Path;
 /// How our lines compare with inferno's.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Lines that are the same as they stand.
+    /// Lines that are equal unchanged.
     pub same: usize,
-    /// Lines of ours that had to be changed to compare them, by what was changed. A line may count for several.
+    /// Our lines that had to be changed to compare them, by change. A line may count several times.
     pub changed: BTreeMap<&'static str, usize>,
     /// Lines of either side that still differ.
     pub unexplained: Vec<String>,
@@ -44,7 +44,7 @@ fn compare_stacks(ours: &HashMap<String, u64>, inferno: &HashMap<String, u64>) -
     compared
 }
 
-/// Our line as inferno prints it, with what was changed; nothing if inferno leaves it out.
+/// Our line as inferno prints it, with what was changed; `None` if inferno leaves it out.
 fn as_inferno(stack: &str) -> (Option<String>, Vec<&'static str>) {
     let mut reasons = Vec::new();
     let mut frames = stack.split(';');
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn known_differences_are_undone_and_no_other() {
+    fn only_known_differences_are_ignored() {
         let ours = [
             ("a;f", 1),
             ("a;[x (deleted)];f", 2),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_lost_or_miscounted_by_either_is_told() {
+    fn a_line_lost_or_miscounted_by_either_is_reported() {
         let both = stacks(&[("a;f", 1), ("a;g (deleted)", 2)]);
         let lost = stacks(&[("a;f", 1)]);
         assert_eq!(compare_stacks(&lost, &both).unexplained, ["inferno: a;g (deleted) 2"]);

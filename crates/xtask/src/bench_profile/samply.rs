@@ -1,9 +1,9 @@
 //! samply as a peer that names functions.
 //!
-//! `samply import` of 0.13.1 names the kernel's functions and leaves those of programs to its server, which its page asks
-//! (`--unstable-presymbolicate` is for `record`; `import` ignores it). So its server is asked here, once for every place that the
-//! imported profile leaves unnamed, as the page would. It is started on a profile that has only the list of files: reading its own
-//! output back is no part of naming.
+//! `samply import` of 0.13.1 names kernel functions and leaves those of programs to its server, which its page asks
+//! (`--unstable-presymbolicate` is for `record`; `import` ignores it). So we ask its server like the page, once for every
+//! unnamed address of the imported profile. The server gets a profile with only the list of files: reading its own output back is
+//! not part of naming.
 
 use super::peers::{Cost, ended};
 use anyhow::{Context, bail};
@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A server that hangs must not hold the benchmark.
+/// A hanging server must not stop the benchmark.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The question for all names of one profile.
+/// The request for all names of one profile.
 pub struct Naming {
     samply: PathBuf,
-    /// Where it keeps what it downloaded (nothing), instead of the home directory.
+    /// Its download directory (nothing is downloaded), instead of the home directory.
     cache: PathBuf,
     /// The profile without its samples.
     files: PathBuf,
@@ -30,10 +30,10 @@ pub struct Naming {
 }
 
 impl Naming {
-    /// Reads what `samply import` wrote (as plain JSON).
+    /// From the output of `samply import` (plain JSON).
     pub fn of(samply: &Path, profile: &Path, scratch: &Path) -> anyhow::Result<Naming> {
-        let profile: Value = serde_json::from_slice(&std::fs::read(profile)?).context("what samply import wrote")?;
-        let unnamed = unnamed(&profile).context("what samply import wrote has another form than that of 0.13.1")?;
+        let profile: Value = serde_json::from_slice(&std::fs::read(profile)?).context("the output of samply import")?;
+        let unnamed = unnamed(&profile).context("the output of samply import is not that of 0.13.1")?;
         let libs = profile["libs"].as_array().context("no libs")?;
         let (mut map, mut places) = (Vec::new(), Vec::new());
         for (lib, addresses) in &unnamed {
@@ -48,7 +48,7 @@ impl Naming {
         Ok(Naming { samply: samply.to_owned(), cache, files, question, places: places.len() })
     }
 
-    /// What its server costs for all names, and how many it knew.
+    /// The server's cost for all names, and how many it knew.
     pub fn cost(&self) -> anyhow::Result<(Cost, usize)> {
         let begun = Instant::now();
         let child = Command::new(&self.samply)
@@ -94,7 +94,7 @@ fn unnamed(profile: &Value) -> Option<BTreeMap<u64, BTreeSet<u64>>> {
     Some(unnamed)
 }
 
-/// `line` is where samply says that its page is: `…/?symbolServer=http%3A%2F%2F127.0.0.1%3A3000%2FTOKEN`.
+/// `line` is the address of samply's page: `…/?symbolServer=http%3A%2F%2F127.0.0.1%3A3000%2FTOKEN`.
 fn ask(line: &str, question: &str) -> anyhow::Result<Vec<u8>> {
     let server =
         line.trim().split_once("symbolServer=").map(|(_, server)| server.replace("%3A", ":").replace("%2F", "/"));

@@ -1,6 +1,6 @@
-//! The text of perf script.
+//! perf script text.
 //!
-//! `PROFILE_BENCH_TEXT` names a text of `perf script --header` to vary; without it a recording of 30 seconds is made here.
+//! `PROFILE_BENCH_TEXT` names the output of `perf script --header` to vary; without it, 30 seconds are recorded here.
 
 use super::peers::{self, Cost, by_turns, cost_of};
 use super::same_lines;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const SIZE: u64 = 200_000_000;
-/// Its functions call no instruction beyond SSE2; this takes AVX2 from the C library too.
+/// Our code uses nothing beyond SSE2; this also disables AVX2 in the C library.
 const WITHOUT_AVX2: &str = "glibc.cpu.hwcaps=-AVX2,-AVX2_Usable,-AVX512F";
 
 pub fn run(binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
@@ -55,10 +55,10 @@ impl Bench {
         command
     }
 
-    /// inferno writes to its standard output: a file that each run writes anew.
+    /// inferno writes to standard output: a file that each run overwrites.
     fn collapse(&self, text: &Path, to: &Path) -> Command {
         let mut command = Command::new("sh");
-        // It warns of thousands of lines; only why it failed is of interest.
+        // It warns about thousands of lines; only a failure matters.
         let script = "\"$0\" -n 1 --all \"$1\" > \"$2\" 2> \"$2.err\" || { tail -n 5 \"$2.err\" >&2; exit 1; }";
         command.args(["-c", script]).arg(&self.inferno).arg(text).arg(to);
         command
@@ -129,12 +129,12 @@ impl Bench {
             });
         };
         theirs.stdout(Stdio::null());
-        // It takes seconds: fewer turns are enough, as many for both.
+        // It takes seconds: a few turns are enough, equally many for both.
         let costs = by_turns(self.runs.min(3), &mut [ours, theirs])?;
         Ok(against(work, costs[0], "FlameScope", costs[1], 40.0))
     }
 
-    /// Memory must follow distinct stacks: ten times the same text has no more of them.
+    /// Memory must depend on distinct stacks: the same text ten times has no more of them.
     fn memory(&self) -> anyhow::Result<Row> {
         let long = self.scratch.join("long.txt");
         let mut to = File::create(&long)?;
@@ -155,7 +155,7 @@ impl Bench {
         })
     }
 
-    /// Trace points with arguments: every event must be there.
+    /// Tracepoints with arguments: no event may be lost.
     fn switches(&self) -> anyhow::Result<Row> {
         let (data, text) = (self.scratch.join("switches.data"), self.scratch.join("switches.txt"));
         let work = ["sh", "-c", "sleep 1; ls /usr/bin; sleep 1"];
@@ -196,7 +196,7 @@ fn seconds(time: std::time::Duration) -> String {
     format!("{:.3} s", time.as_secs_f64())
 }
 
-/// From the first event that has a stack on: inferno gives up on a text that begins with one that has none.
+/// Starts at the first event with a stack: inferno gives up on a text that begins with one without.
 pub fn from_first_stack(text: &str) -> &str {
     let mut event = 0;
     let mut at = 0;
@@ -222,7 +222,7 @@ pub fn short_text(scratch: &Path) -> anyhow::Result<PathBuf> {
     Ok(text)
 }
 
-/// Half a minute of programs of many kinds: stress-ng where it is installed, else what every machine has.
+/// Half a minute of various programs: stress-ng if installed, otherwise what every machine has.
 const WORK: &str = "
 if command -v stress-ng; then
     stress-ng --quiet --cpu 1 --cpu-load 60 --matrix 1 --pipe 1 --switch 1 --vm 1 --vm-bytes 64M --timeout 30s &

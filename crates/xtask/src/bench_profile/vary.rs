@@ -1,8 +1,8 @@
-//! Makes a long text of perf script out of a short one, so that it is no mere repetition: a recording of hours has new
-//! addresses all the time and new processes, and some new functions.
+//! Makes a long perf script text from a short one without mere repetition: a recording of hours keeps having new addresses,
+//! new processes, and some new functions.
 //!
-//! In each copy: other thread ids and times; periods that jitter; other low six bits in the address and offset of each leaf and of
-//! three in ten user frames; random addresses where nothing is known; one in ten user symbols renamed.
+//! Each copy has other thread ids and times; jittered periods; other low six bits in the address and offset of each leaf and of
+//! three in ten user frames; random addresses for unknown frames; one in ten user symbols renamed.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -50,7 +50,7 @@ pub fn write(text: &str, size: u64, mut to: impl Write) -> io::Result<u64> {
     Ok(written + out.len() as u64)
 }
 
-/// `COMM TID [CORE] SECONDS.FRACTION: PERIOD EVENT: `. `None` if it is none.
+/// `COMM TID [CORE] SECONDS.FRACTION: PERIOD EVENT: `. `None` for another line.
 fn header(line: &str, copy: u64, random: &mut Random) -> Option<String> {
     let (task, rest) = line.split_at(line.find(" [")?);
     let (comm, tid) = task.rsplit_once(' ')?;
@@ -67,7 +67,7 @@ fn header(line: &str, copy: u64, random: &mut Random) -> Option<String> {
     Some(format!("{comm} {tid}{core}] {:spaces$}{seconds}.{fraction}: {period:width$} {event}", ""))
 }
 
-/// `ADDRESS SYMBOL+0xOFFSET (MODULE)`. `None` if it is none.
+/// `ADDRESS SYMBOL+0xOFFSET (MODULE)`. `None` for another line.
 fn frame<'a>(
     line: &'a str,
     copy: u64,

@@ -1,7 +1,7 @@
-//! How long the kernel is busy with samples on the cores that it samples, by its own trace of the timers that take them.
+//! How long the kernel takes for samples on the sampled cores, by its own trace of the timers that take them.
 //!
-//! A thread that watches the clock would tell more (also what caches and the hypervisor do), but on a shared machine the gaps that
-//! others make differ by a whole per cent of a core from minute to minute, and the samples take a twentieth of one.
+//! A thread that watches the clock would also see effects of caches and the hypervisor. But on a shared machine the gaps that others
+//! cause vary by a whole percent of a core from minute to minute, and samples take a twentieth of that.
 
 use anyhow::{Context, bail};
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Takes the sample of an event that ticks by the kernel's clock (kernel/events/core.c).
+/// The handler that takes a sample for a clock event (kernel/events/core.c).
 const HANDLER: &str = "perf_swevent_hrtimer";
 
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl Samples {
         self.us / self.count.max(1) as f64
     }
 
-    /// Of all samples together.
+    /// Sum over all samples.
     pub fn ms_per_s(&self) -> f64 {
         self.us / 1e3 / self.watched.as_secs_f64()
     }
@@ -39,7 +39,7 @@ impl std::ops::AddAssign for Samples {
     }
 }
 
-/// Where the kernel's traces are; mounted for as long as this lives, if they were not to be seen.
+/// tracefs; mounted while this exists, if it was not mounted before.
 pub struct Tracefs {
     path: PathBuf,
     mounted: Option<tempfile::TempDir>,
@@ -55,7 +55,7 @@ impl Tracefs {
         let mounted =
             Command::new("mount").args(["-t", "tracefs", "nodev"]).arg(dir.path()).status().context("mount")?;
         if !mounted.success() {
-            bail!("tracefs cannot be mounted: what the cores lose to samples cannot be measured (is this root?)");
+            bail!("tracefs cannot be mounted, so the cost of samples cannot be measured (is this root?)");
         }
         Ok(Tracefs { path: dir.path().to_owned(), mounted: Some(dir) })
     }
@@ -69,7 +69,7 @@ impl Drop for Tracefs {
     }
 }
 
-/// A trace of our own beside the node's; ends when dropped.
+/// A trace instance of our own; removed on drop.
 struct Trace(PathBuf);
 
 impl Trace {
@@ -107,20 +107,20 @@ impl Drop for Trace {
     }
 }
 
-/// All samples that are taken on this machine within the next `time`.
+/// All samples taken on this machine within the next `time`.
 pub fn watch(tracefs: &Tracefs, time: Duration) -> anyhow::Result<Samples> {
     let trace = Trace::start(tracefs)?;
     std::thread::sleep(time);
     trace.set("tracing_on", "0")?;
     let samples = Samples { watched: time, ..add_up(&fs::read_to_string(trace.0.join("trace"))?) };
     if samples.count == 0 {
-        bail!("nothing was sampled by the kernel's clock: where cycles can be counted, this cannot be measured");
+        bail!("nothing was sampled by a clock event: with hardware cycles this cannot be measured");
     }
     Ok(samples)
 }
 
-/// `comm-pid [core] flags seconds: hrtimer_expire_entry: hrtimer=ADDRESS …`, and the same with `exit`. Times are cut to
-/// microseconds, which evens out over many.
+/// `comm-pid [core] flags seconds: hrtimer_expire_entry: hrtimer=ADDRESS …`, and the same with `exit`. Times are truncated to
+/// microseconds, which averages out over many.
 fn add_up(trace: &str) -> Samples {
     let mut begun = HashMap::new();
     let mut samples = Samples::default();
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_is_added_up_by_core() {
+    fn a_trace_is_summed_per_core() {
         let trace = "# tracer: nop\n\
                      stress ng-11 [000] d.h1. 10.000100: hrtimer_expire_entry: hrtimer=a1 function=perf_swevent_hrtimer now=1\n\
                      swapper-0 [001] d.h1. 10.000101: hrtimer_expire_entry: hrtimer=b2 function=perf_swevent_hrtimer now=1\n\

@@ -1,4 +1,4 @@
-//! The load under which is measured.
+//! The load during the measurement.
 
 use anyhow::{Context, bail};
 use std::io::{BufRead, BufReader};
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// `stress-ng --cpu 2`; ends when dropped.
+/// `stress-ng --cpu 2`; ended on drop.
 pub struct Stress(Child);
 
 impl Stress {
@@ -33,7 +33,7 @@ pub fn terminate(child: &mut Child) {
 /// Sleeping processes and live cgroups, made by the lab.
 pub struct Crowd {
     runner: Child,
-    /// Kept open: the runner says a last word when it ends.
+    /// Kept open: the runner prints a last line when it ends.
     _output: BufReader<ChildStdout>,
 }
 

@@ -1,8 +1,8 @@
-//! What the flight recorder costs, beside `perf record -F 97 -a -g` under the same load, in one run.
+//! What the flight recorder costs, against `perf record -F 97 -a -g` under the same load, in one run.
 //!
-//! CPU is the kernel's account of the process and its threads. "Reading, interning and storing" is what the threads `rings`, `store` and
-//! `recording-sync` of a recorder with samples use, less those of one without (`--rate 0`), in turns, so that what the probes cost is not
-//! in it. What the kernel does for a sample is the time in the handler that takes it; the interrupt around it is the same for both.
+//! CPU is what the kernel accounts to the process and its threads. "Reading, interning and storing" is what the threads `rings`, `store`
+//! and `recording-sync` use with samples, minus what they use without (`--rate 0`), alternating, so that the probes' cost is excluded.
+//! The kernel's cost of a sample is the time in the handler that takes it; the interrupt around it is the same for both.
 
 mod interrupts;
 mod load;
@@ -17,18 +17,18 @@ use std::path::Path;
 use std::time::Duration;
 
 const TURN: Duration = Duration::from_secs(60);
-/// What the recorder's start costs is not what running costs.
+/// Leaves out the cost of the start.
 const SETTLE: Duration = Duration::from_secs(10);
-/// Samples are traced in turns of so long, so many of perf's and of the recorder's.
+/// Samples are traced in alternating turns of this length, this many for perf and for the recorder.
 const TRACED: Duration = Duration::from_secs(5);
 const TRACED_TURNS: u32 = 8;
-/// Files of so long were rolled in the story that this began with.
+/// The incident that started this project was recorded with files of this length.
 const ROLLED: Duration = Duration::from_secs(120);
 
 pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
     const PARTS: [&str; 5] = ["perf", "whole", "crowd", "fast", "freeze"];
     if !part.is_empty() && !PARTS.contains(&part) {
-        bail!("no such part: recorder:{part}; there are recorder:{}", PARTS.join(", recorder:"));
+        bail!("no such part: recorder:{part}; expected one of recorder:{}", PARTS.join(", recorder:"));
     }
     let coroner = binaries.join("coroner");
     if part.is_empty() || part == "perf" {
@@ -49,14 +49,14 @@ pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// At the same rate: own CPU of whole recordings of the same length, from the start to a file that can be read, and what the sampled
-/// cores lose by it.
+/// At the same rate: own CPU of whole recordings of the same length, from start to a readable file, and what the sampled cores lose
+/// to it.
 fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
     let tracefs = Tracefs::find()?;
     let length = (SETTLE + TURN).as_secs_f64();
-    println!("\n97 samples a second of each core, `stress-ng --cpu 2`, recordings of {length:.0} s:\n");
+    println!("\n97 samples per second and core, `stress-ng --cpu 2`, recordings of {length:.0} s:\n");
     println!(
-        "| run | | a sample, µs in the interrupt | samples, ms a second | own CPU, ms a second | own CPU in all, ms |"
+        "| run | | per sample, µs in the interrupt | samples, ms per second | own CPU, ms per second | own CPU in total, ms |"
     );
     println!("|---|---|---|---|---|---|");
     let mut sums = Vec::new();
@@ -70,7 +70,7 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
         let (of_perf, of_us) = samples_of_each(&tracefs, coroner, dir.path())?;
         drop(stress);
         let own = (with.storing_ms_per_s - without.storing_ms_per_s).max(0.0);
-        // The recorder without stack samples looks at the kernel's work by itself, in its first thread.
+        // Without stack samples, the recorder's main thread samples the kernel's work by itself.
         let instead = (without.first_thread_ms_per_s - with.first_thread_ms_per_s).max(0.0);
         let in_all = (with.whole_cpu_ms - without.whole_cpu_ms + instead * length).max(0.0);
         let row = |who: &str, samples: &Samples, second: f64, all: f64| {
@@ -80,7 +80,7 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
         };
         row("perf", &of_perf, perf.cpu_ms_per_s, perf.whole_cpu_ms);
         let rolling = perf.cpu_ms_per_s + per_file / ROLLED.as_secs_f64();
-        row("perf that goes on, a new file every two minutes", &of_perf, rolling, f64::NAN);
+        row("continuous perf, a new file every two minutes", &of_perf, rolling, f64::NAN);
         row("recorder: what samples add", &of_us, own, in_all);
         row("recorder, all of it", &of_us, with.cpu_ms_per_s, with.whole_cpu_ms);
         let (of_us, of_perf) = (of_us.ms_per_s(), of_perf.ms_per_s());
@@ -97,9 +97,11 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
         "samples, reading and storing, while it records",
         "own CPU, start and end included",
         "samples and own CPU, start and end included",
-        "own CPU for months, beside a perf with files of two minutes",
+        "own CPU over months, against perf with two-minute files",
     ];
-    println!("\nMedians, ms a second of all cores:\n\n| | perf | recorder | of perf | met |\n|---|---|---|---|---|");
+    println!(
+        "\nMedians, ms per second over all cores:\n\n| | perf | recorder | of perf | met |\n|---|---|---|---|---|"
+    );
     for (index, name) in names.iter().enumerate() {
         let ours = median(sums.iter().map(|sums| sums[index].0).collect());
         let perfs = median(sums.iter().map(|sums| sums[index].1).collect());
@@ -108,12 +110,12 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the kernel does for perf's samples and for the recorder's, in short turns: a sample takes longer where others keep the
-/// caches busy, and that changes from one minute to the next.
+/// The kernel's cost of perf's and the recorder's samples, in short alternating turns: a sample takes longer while others use the
+/// caches, which changes from minute to minute.
 fn samples_of_each(tracefs: &Tracefs, coroner: &Path, dir: &Path) -> anyhow::Result<(Samples, Samples)> {
     let (mut perfs, mut ours) = (Samples::default(), Samples::default());
     for turn in 0..TRACED_TURNS {
-        // The first look at the node of either is behind it.
+        // Wait until the start of either is over.
         let perf = process::Perf::start(97, &dir.join("traced.data"))?;
         std::thread::sleep(Duration::from_secs(2));
         perfs += interrupts::watch(tracefs, TRACED)?;
@@ -127,9 +129,9 @@ fn samples_of_each(tracefs: &Tracefs, coroner: &Path, dir: &Path) -> anyhow::Res
 }
 
 fn whole(coroner: &Path, runs: u32) -> anyhow::Result<()> {
-    println!("\nThe whole recorder at its usual 49 Hz, `stress-ng --cpu 2`, 60 s a run:\n");
+    println!("\nThe whole recorder at the default 49 Hz, `stress-ng --cpu 2`, 60 s per run:\n");
     println!(
-        "| run | % of one core | RSS MB | peak RSS MB | samples | bytes a sample | dictionaries, bytes a sample | all, KB/s | 24 h × 64 cores, samples and dictionaries | met |"
+        "| run | % of one core | RSS MB | peak RSS MB | samples | bytes per sample | dictionaries, bytes per sample | total, KB/s | 24 h × 64 cores, samples and dictionaries | met |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     for run in 1..=runs {
@@ -143,9 +145,9 @@ fn whole(coroner: &Path, runs: u32) -> anyhow::Result<()> {
 }
 
 fn crowd(coroner: &Path, lab: &Path, runs: u32) -> anyhow::Result<()> {
-    println!("\nThe same with 2,000 processes and 10,000 cgroups more:\n");
+    println!("\nThe same with 2,000 additional processes and 10,000 cgroups:\n");
     println!(
-        "| run | % of one core | RSS MB | peak RSS MB | samples | bytes a sample | dictionaries, bytes a sample | all, KB/s | 24 h × 64 cores, samples and dictionaries | met |"
+        "| run | % of one core | RSS MB | peak RSS MB | samples | bytes per sample | dictionaries, bytes per sample | total, KB/s | 24 h × 64 cores, samples and dictionaries | met |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     let crowd = Crowd::start(lab, 2000, 10_000)?;
@@ -189,7 +191,7 @@ fn nothing_lost(coroner: &Path) -> anyhow::Result<()> {
     let expected = 999.0 * seconds * std::thread::available_parallelism()?.get() as f64;
     let share = samples.as_f64().unwrap_or(0.0) / expected;
     println!(
-        "\n999 Hz on all cores, {seconds:.0} s under `stress-ng --cpu 2`: {samples} samples ({:.1} % of what the rate says), {lost} lost: {}",
+        "\n999 Hz on all cores, {seconds:.0} s under `stress-ng --cpu 2`: {samples} samples ({:.1} % of the nominal rate), {lost} lost: {}",
         share * 100.0,
         yes(*lost == 0)
     );
@@ -210,7 +212,7 @@ fn freeze(coroner: &Path) -> anyhow::Result<()> {
         yes(took.as_secs_f64() <= 2.0)
     );
     if took > Duration::from_secs(60) {
-        bail!("it never came");
+        bail!("the incident was never frozen");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What samples take on the disk: whole pages of the tables, by SQLite's own account (dbstat).
+//! The size of samples on disk: whole pages of the tables, according to SQLite (dbstat).
 
 use anyhow::{Context, bail};
 use std::path::Path;
@@ -17,7 +17,7 @@ impl OnDisk {
         self.sample_bytes as f64 / self.samples.max(1) as f64
     }
 
-    /// Stacks, frames, tasks and their like.
+    /// Stacks, frames, tasks and so on.
     pub fn names_per_sample(&self) -> f64 {
         self.name_bytes as f64 / self.samples.max(1) as f64
     }

@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// `coroner record --dir`; ends when dropped.
+/// `coroner record --dir`; ended on drop.
 pub struct Recorder {
     child: Child,
     dir: PathBuf,
 }
 
 pub struct Measured {
-    /// Once it has settled.
+    /// After the start.
     pub cpu_ms_per_s: f64,
-    /// Of it: the threads that read the rings, and that bring what was seen into the file.
+    /// Of that, the threads that read the rings and write the file.
     pub storing_ms_per_s: f64,
     pub first_thread_ms_per_s: f64,
-    /// Start and end included.
+    /// Including start and end.
     pub whole_cpu_ms: f64,
     pub rss_mb: f64,
     pub peak_rss_mb: f64,
@@ -52,7 +52,7 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Its CPU over `turn`, once it has settled; then it ends.
+    /// Its CPU over `turn`, after the start; then ends it.
     pub fn measure(self, settle: Duration, turn: Duration) -> anyhow::Result<Measured> {
         let began = Instant::now();
         let earlier = children_cpu_ms();
@@ -83,7 +83,7 @@ impl Recorder {
         })
     }
 
-    /// What it says of itself after it ran for so long.
+    /// Its own summary after running this long.
     pub fn summary_after(mut self, time: Duration) -> anyhow::Result<Value> {
         std::thread::sleep(time);
         let mut stdout = self.child.stdout.take().context("no output")?;
@@ -127,13 +127,13 @@ impl Drop for Recorder {
     }
 }
 
-/// The CPU of each thread of a process until now, by the scheduler's account.
+/// CPU time of each thread of a process so far, from schedstat.
 fn threads_ms(pid: u32) -> anyhow::Result<Vec<(String, f64)>> {
     let mut threads = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let thread = thread?.path();
         let read = |file: &str| fs::read_to_string(thread.join(file));
-        // One that ends just now is of no account.
+        // Ignore a thread that just ended.
         let (Ok(name), Ok(stat)) = (read("comm"), read("schedstat")) else { continue };
         let ns = stat.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).context("schedstat")?;
         threads.push((name.trim_end().to_owned(), ns / 1e6));
@@ -141,7 +141,7 @@ fn threads_ms(pid: u32) -> anyhow::Result<Vec<(String, f64)>> {
     Ok(threads)
 }
 
-/// `perf record`; ends when dropped.
+/// `perf record`; ended on drop.
 pub struct Perf(Child);
 
 impl Perf {
@@ -174,15 +174,15 @@ impl Drop for Perf {
 }
 
 pub struct OfPerf {
-    /// While it records, without its start and its end. It hands on what is in the rings only when they are half full, and looks up
-    /// build ids at the end.
+    /// While it records, without start and end. It reads the rings only when they are half full, and looks up build ids at the
+    /// end.
     pub cpu_ms_per_s: f64,
-    /// All of it.
+    /// Including start and end.
     pub whole_cpu_ms: f64,
 }
 
-/// What each new file costs a perf that runs for long and begins one every so often (`--switch-output`), in ms: beyond its start, and beyond
-/// what a second costs it anyway. Rolled files are what it offers for a node that is to be watched for days.
+/// What each new file costs a long-running perf with `--switch-output`, in ms, beyond its start and its usual cost per second. Rolling
+/// files are perf's way to watch a node for days.
 pub fn perf_rolling(rate: u32, directory: &Path, ms_per_s: f64) -> anyhow::Result<f64> {
     const FILE: Duration = Duration::from_secs(15);
     const FILES: u32 = 4;
@@ -190,7 +190,7 @@ pub fn perf_rolling(rate: u32, directory: &Path, ms_per_s: f64) -> anyhow::Resul
     let every = format!("--switch-output={}s", FILE.as_secs());
     let perf = Perf::start_with(rate, &directory.join("perf.data"), &[&every])?;
     let cpu = |perf: &Perf| anyhow::Ok(threads_ms(perf.0.id())?.iter().map(|(_, ms)| ms).sum::<f64>());
-    // Away from the moments at which a file ends.
+    // Not when a file ends.
     std::thread::sleep(FILE / 2);
     let (from, before) = (Instant::now(), cpu(&perf)?);
     std::thread::sleep(FILE * FILES);

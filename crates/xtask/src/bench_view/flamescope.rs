@@ -1,6 +1,6 @@
-//! Beside FlameScope on the same text of perf script: from opening the file to the heatmap, and to the flame graph of one second.
+//! Against FlameScope on the same perf script text: from opening the file to the heatmap, and to the flame graph of one second.
 //!
-//! Of its side ([`crate::flamescope`]) only its own functions are timed: no start of Python, no web server, no browser. Of ours
+//! For FlameScope ([`crate::flamescope`]) only its own functions are timed: no start of Python, no web server, no browser. For us
 //! everything is, from the start of the process to the last byte.
 
 use super::server::Server;
@@ -51,7 +51,7 @@ pub fn run(coroner: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// From the start of the process to the answer, asked as the page does: again and again until the file is read.
+/// From the start of the process to the answer; retries like the page until the file is read.
 fn ours(coroner: &Path, text: &Path, path: &str) -> anyhow::Result<Duration> {
     let began = Instant::now();
     let server = Server::start(coroner, text)?;
@@ -64,7 +64,7 @@ fn ours(coroner: &Path, text: &Path, path: &str) -> anyhow::Result<Duration> {
     }
 }
 
-/// Its two steps, as it says itself. `None` if it is not there.
+/// The times of its two steps, as it prints them. `None` if it is not installed.
 fn theirs(text: &Path) -> anyhow::Result<Option<(Duration, Duration)>> {
     let Some(mut command) = flamescope::command(include_str!("flamescope.py"), text) else { return Ok(None) };
     let output = command.stderr(Stdio::inherit()).output().context("python3 cannot be started")?;

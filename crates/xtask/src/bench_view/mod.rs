@@ -1,7 +1,7 @@
-//! The page's server, as a browser meets it: `cargo xtask bench view`. Wall-clock times of real requests to a real server over
-//! loopback, the server started anew for each turn, so that nothing is known beforehand; the median of several turns.
+//! The page's server: `cargo xtask bench view`. Wall-clock times of real requests over loopback, with a new server for each turn, so
+//! that nothing is cached; the median of several turns.
 //!
-//! `VIEW_BENCH_DIR` keeps the made-up recordings between runs.
+//! `VIEW_BENCH_DIR` keeps the generated recordings between runs.
 
 mod flamescope;
 mod server;
@@ -57,7 +57,7 @@ fn ms(time: Duration) -> String {
     format!("{:.0} ms", time.as_secs_f64() * 1e3)
 }
 
-/// Where made-up recordings lie, and what removes them again.
+/// Where the generated recordings are, and what removes them.
 struct Place {
     path: PathBuf,
     _temporary: Option<tempfile::TempDir>,
@@ -84,7 +84,7 @@ fn of_set(coroner: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
     let all = set.files * set::FILE_SECONDS;
     for (name, seconds) in [("second", 1), ("10 s", 10), ("minute", 60), ("10 minutes", 600), ("everything", all)] {
         let from = if seconds == all { 0 } else { middle.min(all - seconds) };
-        // Each turn another selection: nothing is known of it.
+        // A new selection each turn, so that nothing is cached.
         let took = Server::median_of(coroner, &place.path, runs, |server, turn| {
             let from = (from + u64::from(turn) * 7) % (all - seconds + 1);
             server.get(&format!("flame?from={}&to={}", from * SECOND, (from + seconds) * SECOND))
@@ -106,7 +106,7 @@ fn of_set(coroner: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// From a started server to all that the first view needs: what it is, the verdict, the cores.
+/// From starting the server to everything the first view needs: source, verdict, cores.
 fn first_paint(coroner: &Path, path: &Path, runs: u32, of: &str) -> anyhow::Result<Row> {
     let mut times = Vec::new();
     for _ in 0..runs {
@@ -114,7 +114,7 @@ fn first_paint(coroner: &Path, path: &Path, runs: u32, of: &str) -> anyhow::Resu
         let server = Server::start(coroner, path)?;
         let started = began.elapsed();
         let asked = ["source", "diagnosis", "cores?columns=1200"];
-        // As a browser does: all at once.
+        // Concurrently, like a browser.
         let each = server.get_together(&asked)?;
         times.push((began.elapsed(), started, each));
     }

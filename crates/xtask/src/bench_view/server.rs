@@ -16,14 +16,14 @@ pub struct Server {
 /// An answer.
 pub struct Got {
     pub path: String,
-    /// From the first byte of the question to the last of the answer.
+    /// From the first byte of the request to the last of the answer.
     pub time: Duration,
     pub body: Vec<u8>,
     pub bytes: usize,
 }
 
 impl Got {
-    /// What a field of the document says.
+    /// The value of a field of the document.
     pub fn said(&self, field: &str) -> String {
         let document: Option<serde_json::Value> = serde_json::from_slice(&self.body).ok();
         let value = document.map_or(serde_json::Value::Null, |document| document[field].clone());
@@ -68,7 +68,7 @@ impl Server {
         }
     }
 
-    /// With its status. Plain, so that what is measured is not another's unpacking.
+    /// With its status. Uncompressed, so that decompression is not measured.
     pub fn ask(&self, path: &str) -> anyhow::Result<(Got, u16)> {
         let began = Instant::now();
         let mut stream = TcpStream::connect(&self.address)?;
@@ -85,7 +85,7 @@ impl Server {
         Ok((Got { path: path.split('?').next().unwrap_or_default().to_owned(), time, body, bytes }, status))
     }
 
-    /// All at once; when each was there.
+    /// Concurrently, with the time of each.
     pub fn get_together(&self, paths: &[&str]) -> anyhow::Result<Vec<Got>> {
         std::thread::scope(|scope| {
             let asked: Vec<_> = paths.iter().map(|path| scope.spawn(move || self.get(path))).collect();
@@ -93,7 +93,7 @@ impl Server {
         })
     }
 
-    /// The answer that took the median of several turns, each by a server of its own that has answered /source.
+    /// The answer with the median time of several turns, each on a new server that has answered /source.
     pub fn median_of(
         coroner: &Path,
         path: &Path,

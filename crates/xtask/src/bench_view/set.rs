@@ -1,5 +1,5 @@
-//! Made-up directories of a recorder on a node with 192 cores: samples as [`day`] makes them, and evidence of the cores, of
-//! threads, of counters and minutes beside them, as often as a recorder writes it.
+//! Generated directories of a recorder on a node with 192 cores: samples as in [`day`], and evidence of cores, threads, counters
+//! and minutes as often as a recorder writes it.
 
 use crate::bench_profile::ranges::day::{self, Node as Samples, START_CLOCK, START_WALL};
 use anyhow::Context;
@@ -16,7 +16,7 @@ pub const CORES: u32 = 192;
 pub const RATE: u64 = 49;
 pub const FILE_SECONDS: u64 = day::FILE_SECONDS;
 const SECOND: u64 = 1_000_000_000;
-/// Threads that move in each second.
+/// Threads that run in each second.
 const THREADS: u32 = 400;
 
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ pub struct Made {
     pub samples: u64,
 }
 
-/// Makes it, unless it is there.
+/// Generates it, unless it exists.
 pub fn make(directory: &Path, until: Until, rate: u64) -> anyhow::Result<Made> {
     if directory.is_dir() {
         let (found, _) = segments::list(directory)?;
@@ -40,7 +40,7 @@ pub fn make(directory: &Path, until: Until, rate: u64) -> anyhow::Result<Made> {
         return Ok(Made { files, bytes: bytes(directory)?, samples: files * FILE_SECONDS * rate * u64::from(CORES) });
     }
     let began = std::time::Instant::now();
-    // Under another name first: what is there is whole.
+    // Renamed last, so what exists is complete.
     let unfinished = directory.with_extension("part");
     let _ = std::fs::remove_dir_all(&unfinished);
     std::fs::create_dir_all(&unfinished)?;
@@ -64,7 +64,7 @@ pub fn make(directory: &Path, until: Until, rate: u64) -> anyhow::Result<Made> {
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| anyhow::bail!("a writer panicked")))
     })?;
-    std::fs::rename(&unfinished, directory).context("the set cannot be renamed")?;
+    std::fs::rename(&unfinished, directory).context("cannot rename the set")?;
     let files = segments::list(directory)?.0.len() as u64;
     let made = Made { files, bytes: bytes(directory)?, samples: samples.into_inner() };
     eprintln!("  {made:?}, made in {:.0} s", began.elapsed().as_secs_f64());
@@ -102,14 +102,14 @@ fn at(second: u64) -> Time {
     Time(START_CLOCK + second * SECOND)
 }
 
-/// What the cores do: most of them half busy, one of them full in the kernel for ten seconds of each five minutes.
+/// Most cores are half busy; one is full in the kernel for ten seconds of every five minutes.
 struct Load {
     cores: Vec<CoreTicks>,
     random: u64,
 }
 
 impl Load {
-    /// Cumulative since boot, about as if the files before had been made: what a file ends with, the next one begins with.
+    /// Cumulative since boot: each file begins about where the previous one ended.
     fn new(number: u64) -> Load {
         let passed = number * FILE_SECONDS * 100;
         let of = |core| CoreTicks {

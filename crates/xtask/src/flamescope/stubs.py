@@ -1,4 +1,4 @@
-# FlameScope's own functions, from its directory, without its web server: what they import and do not use here is left empty.
+# FlameScope's own functions, from its directory, without its web server: imports that are not used here are stubs.
 import os
 import sys
 import types

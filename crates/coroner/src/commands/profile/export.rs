@@ -9,7 +9,7 @@ use crate::output::{json_text, print, warn};
 use anyhow::{Context, bail};
 use coroner_profile::export::{folded, pprof, speedscope};
 use coroner_profile::import::perf_script::fold;
-use coroner_profile::import::{Format, Oddity, Report};
+use coroner_profile::import::{Format, ImportReport, Oddity};
 use coroner_profile::views::StackSums;
 use coroner_source::profile::select::Selection;
 use coroner_source::profile::{self, ProfileSource, ReadProfile, format_of};
@@ -17,18 +17,18 @@ use serde::Serialize;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// What was read for a file that was written.
+/// What was read to write a file.
 pub struct Summary {
     pub file: PathBuf,
     pub format: &'static str,
     /// Samples in the output.
     pub selected: u64,
-    pub report: Report,
+    pub report: ImportReport,
     /// Why functions have no names.
     pub unnamed: Vec<String>,
 }
 
-/// The part of a `source` in JSON that is known without looking at each sample.
+/// The part of a JSON `source` that is known without decoding each sample.
 #[derive(Serialize)]
 struct SummaryJson<'a> {
     file: String,
@@ -48,7 +48,7 @@ impl Summary {
         Summary { file, format: format.id(), selected, report, unnamed }
     }
 
-    /// The document of a command that wrote `output`.
+    /// The JSON document of a command that wrote `output`.
     pub fn document(&self, schema: &str, output: Option<&Path>) -> String {
         let source = SummaryJson {
             file: self.file.display().to_string(),
@@ -66,7 +66,7 @@ impl Summary {
         json_text(&serde_json::json!({ "schema": schema, "output": output, "bytes": bytes, "source": source }))
     }
 
-    /// Says on standard error what could not be used.
+    /// Warns about what could not be used.
     pub fn warn(&self) {
         for note in notes(&self.report, &self.unnamed) {
             warn(&format!("{}: {note}", self.file.display()));
@@ -122,15 +122,15 @@ pub fn write(
     Ok(Summary::of(read))
 }
 
-/// Whole text to folded stacks: the short way, which keeps no samples and may take several threads.
+/// A whole perf script file to folded stacks: the fast path, which keeps no samples and may use several threads.
 fn fold_text(source: &ProfileSource, output: &OutputArgs) -> anyhow::Result<Summary> {
     let name = source.file.display();
     let file = File::open(&source.file).with_context(|| format!("{name}: cannot open it"))?;
-    let options = fold::Options { threads: usize::from(output.threads), ..fold::Options::default() };
+    let options = fold::FoldOptions { threads: usize::from(output.threads), ..fold::FoldOptions::default() };
     let (folded, report) =
         reading(source, || fold::file(&file, &options)).with_context(|| format!("{name}: cannot read it"))?;
     if folded.is_empty() {
-        bail!("{name}: it has no samples");
+        bail!("{name}: no samples");
     }
     out::write(output.output.as_deref(), |to| folded.write(to))?;
     let format = Format::PerfScript.id();

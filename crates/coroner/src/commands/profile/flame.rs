@@ -37,11 +37,11 @@ pub fn run(args: FlameArgs) -> anyhow::Result<Exit> {
         }
         Some(OutputFormat::Folded) if args.invert => write_inverted(&source, &selection, &args.output)?.warn(),
         Some(_) if args.invert => {
-            bail!("--invert is for SVG, folded stacks and the terminal; other tools can invert themselves")
+            bail!("--invert is for SVG, folded stacks and the terminal; other tools invert by themselves")
         }
         Some(to) => export::write(&source, &selection, &args.output, to)?.warn(),
         None => {
-            // On a terminal one asks for what costs; JSON has everything.
+            // The terminal leaves out idle time; JSON has everything.
             let side = reading(&source, || read_side(&source, &selection, args.json, true))?;
             let tree = side.tree(args.invert);
             let text = if args.json {
@@ -80,7 +80,7 @@ fn run_diff(args: &FlameArgs, now: (ProfileSource, Selection), to: Option<Output
     match to {
         Some(OutputFormat::Svg) => {
             let title = format!("{} against {}", describe(&after), describe(&before));
-            let options = svg::Options { title, icicle: args.invert, ..picture(&after) };
+            let options = svg::SvgOptions { title, icicle: args.invert, ..picture(&after) };
             out::write(args.output.output.as_deref(), |to| svg::write_diff(&tree, &options, to))?;
             Summary::of(after.read).warn();
         }
@@ -91,7 +91,7 @@ fn run_diff(args: &FlameArgs, now: (ProfileSource, Selection), to: Option<Output
     Ok(Exit::NothingWrong)
 }
 
-/// What the baseline is: the same selection elsewhere or at another time.
+/// The baseline: the same selection in another file or at another time.
 fn baseline(diff: &DiffArgs, source: &ProfileSource, selection: &Selection) -> (ProfileSource, Selection) {
     let DiffArgs { diff, diff_since, diff_until } = diff.clone();
     let mut source = ProfileSource { bytes_read: Default::default(), ..source.clone() };
@@ -100,7 +100,7 @@ fn baseline(diff: &DiffArgs, source: &ProfileSource, selection: &Selection) -> (
         source.file = file;
         source.reading.input = None;
     }
-    // The times of one file say nothing of another, nor of the baseline.
+    // The times of the selection do not apply to the baseline.
     selection.last = None;
     selection.since = diff_since;
     selection.until = diff_until;
@@ -114,7 +114,6 @@ impl DiffArgs {
     }
 }
 
-/// Writes the picture.
 pub fn write_picture(
     source: &ProfileSource,
     selection: &Selection,
@@ -122,7 +121,7 @@ pub fn write_picture(
     invert: bool,
 ) -> anyhow::Result<Summary> {
     let side = reading(source, || read_side(source, selection, true, true))?;
-    let options = svg::Options { icicle: invert, ..picture(&side) };
+    let options = svg::SvgOptions { icicle: invert, ..picture(&side) };
     out::write(output.output.as_deref(), |to| svg::write(&side.tree(invert), &options, to))?;
     Ok(Summary::of(side.read))
 }
@@ -132,7 +131,7 @@ fn write_inverted(source: &ProfileSource, selection: &Selection, output: &Output
     let side = reading(source, || read_side(source, selection, true, true))?;
     let tree = side.tree(true);
     out::write(output.output.as_deref(), |to| {
-        // What of the path is the parent's.
+        // Node, and the length of its parent's path.
         let mut open: Vec<(u32, usize)> = vec![(0, 0)];
         let mut path = String::new();
         while let Some((at, parent)) = open.pop() {

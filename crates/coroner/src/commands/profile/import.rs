@@ -31,7 +31,7 @@ pub fn run(args: ImportArgs) -> anyhow::Result<Exit> {
     Ok(Exit::NothingWrong)
 }
 
-/// Writes the selected samples into a new recording. If that fails or is broken off, none is left behind.
+/// Writes the selected samples into a new recording. Leaves none behind if that fails or is interrupted.
 pub fn write(source: &ProfileSource, selection: &Selection, output: &Path) -> anyhow::Result<ReadProfile> {
     let stop = crate::commands::stop_on_signals()?;
     reading(source, || write_until(source, selection, output, &stop))

@@ -1,4 +1,4 @@
-//! Where results go.
+//! Output files.
 
 #![allow(clippy::disallowed_methods, reason = "profiles of other tools' formats are written byte for byte")]
 
@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 pub const NAMES: &str = ".svg, .folded, .pb.gz, .speedscope.json or .coroner";
 
-/// What is to be written.
 pub fn format(output: &OutputArgs) -> anyhow::Result<OutputFormat> {
     if let Some(format) = output.to {
         return Ok(format);
@@ -29,7 +28,7 @@ pub fn format(output: &OutputArgs) -> anyhow::Result<OutputFormat> {
     })
 }
 
-/// The output must not take the place of what is read.
+/// The output must not overwrite the input.
 pub fn must_not_be(output: Option<&Path>, input: &Path) -> anyhow::Result<()> {
     let id = |path: &Path| std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
     if let Some(output) = output
@@ -42,14 +41,14 @@ pub fn must_not_be(output: Option<&Path>, input: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// More links in a row than this are a circle, as the kernel counts.
+/// The kernel's MAXSYMLINKS: more are a loop.
 const MOST_LINKS: usize = 40;
 
-/// Where a link leads to, whether there is a file yet or not: that is written, and the link stays.
+/// The target of a link, whether it exists or not: the target is written, and the link stays.
 pub fn destination(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
-        // What is there is found by the kernel; the links of /proc/self/fd lead to what has no name.
+        // The kernel resolves what exists; a link in /proc/self/fd may lead to a file without a name.
         if path.exists() {
             return Ok(std::fs::canonicalize(&path).unwrap_or(path));
         }
@@ -61,16 +60,16 @@ pub fn destination(path: &Path) -> io::Result<PathBuf> {
     Err(rustix::io::Errno::LOOP.into())
 }
 
-/// Writes a file: whole, or not at all, so that a failure costs no older one. `-` or nothing is the standard output: as it
-/// is into a pipe, made safe on a terminal.
+/// Writes a file completely or not at all, so that a failure does not destroy an older one. `-` or nothing is standard
+/// output: raw into a pipe, made safe on a terminal.
 pub fn write(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
     let path = match path {
         Some(path) if path != Path::new("-") => path,
         _ => {
             if io::stdout().is_terminal() {
                 let mut shown = Vec::new();
-                write(&mut shown).context("cannot write to the standard output")?;
-                return print(&String::from_utf8_lossy(&shown)).context("cannot write to the standard output");
+                write(&mut shown).context("cannot write to standard output")?;
+                return print(&String::from_utf8_lossy(&shown)).context("cannot write to standard output");
             }
             let mut stdout = BufWriter::new(io::stdout().lock());
             return match write(&mut stdout).and_then(|()| stdout.flush()) {
@@ -94,12 +93,12 @@ pub fn write(path: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Resu
         _ => Path::new("."),
     };
     let file = tempfile::Builder::new().prefix(".coroner-").tempfile_in(directory);
-    // Its own message would name a file that nobody asked for.
+    // Its own message names the temporary file.
     let file = file.map_err(|error| io::Error::from(error.kind())).with_context(cannot)?;
     let mut to = BufWriter::new(file);
     write(&mut to).and_then(|()| to.flush()).with_context(cannot)?;
     let file = to.into_inner().map_err(|error| error.into_error()).with_context(cannot)?;
-    // As the file was, or as any new file is made; temporary ones are for their owner only.
+    // The old file's mode, or that of a new one; temporary files are private.
     let mode = std::fs::metadata(path).map_or(0o666 & !umask(), |about| about.mode() & 0o777);
     let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
     file.as_file().set_permissions(mode).with_context(cannot)?;

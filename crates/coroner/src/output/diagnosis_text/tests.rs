@@ -7,7 +7,7 @@ fn text(diagnosis: &Diagnosis, verbose: bool) -> String {
     render(diagnosis, &Evidence::default(), "", verbose)
 }
 
-/// Each of these, one after the other.
+/// Each of these in this order.
 fn in_order(text: &str, parts: &[&str]) {
     let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut rest = flat.as_str();
@@ -18,7 +18,7 @@ fn in_order(text: &str, parts: &[&str]) {
 }
 
 #[test]
-fn the_root_cause_comes_first_and_each_link_after_its_cause() {
+fn the_root_cause_comes_first_and_each_effect_after_its_cause() {
     let told = text(&the_incident(), false);
     in_order(
         &told,
@@ -42,12 +42,12 @@ fn the_root_cause_comes_first_and_each_link_after_its_cause() {
             "coroner --explain unit-crashloop",
         ],
     );
-    assert!(!told.contains("Detail of"), "findings of the chain are told in full only with -v:\n{told}");
+    assert!(!told.contains("Detail of"), "only -v shows the chain's findings in full:\n{told}");
     assert!(told.lines().count() < 40, "{told}");
 }
 
 #[test]
-fn verbose_has_the_findings_their_evidence_and_all_reasons() {
+fn verbose_has_findings_evidence_and_all_reasons() {
     let told = text(&the_incident(), true);
     in_order(
         &told,
@@ -63,7 +63,7 @@ fn verbose_has_the_findings_their_evidence_and_all_reasons() {
 }
 
 #[test]
-fn what_is_only_possible_says_so() {
+fn a_possible_cause_says_so() {
     let mut diagnosis = the_incident();
     let hidden = || Proof::not_seen("their names are needed");
     let link = &mut diagnosis.conclusion.verdicts[0].chain[0];
@@ -81,7 +81,7 @@ fn what_is_only_possible_says_so() {
 }
 
 #[test]
-fn a_cause_with_two_effects_tells_each_once_below_it() {
+fn two_effects_of_a_cause_are_listed_once_each() {
     let mut diagnosis = the_incident();
     let drops = finding(Code::SoftnetDrop, Severity::Warning, SubjectKind::Core, "39", "core 39 dropped 9 packets");
     let core = diagnosis.findings[1].clone();
@@ -107,7 +107,7 @@ fn a_cause_with_two_effects_tells_each_once_below_it() {
 fn two_causes_are_two_verdicts() {
     let mut diagnosis = the_incident();
     let quota =
-        finding(Code::CpuThrottled, Severity::Warning, SubjectKind::Cgroup, "/job", "/job is stopped by its quota");
+        finding(Code::CpuThrottled, Severity::Warning, SubjectKind::Cgroup, "/job", "/job is throttled by its quota");
     let mut second = verdict(&quota, Vec::new());
     second.severity = Severity::Warning;
     diagnosis.conclusion.verdicts.push(second);
@@ -117,13 +117,13 @@ fn two_causes_are_two_verdicts() {
         &[
             "VERDICT 1 of 2 critical",
             "VERDICT 2 of 2 warning, proven",
-            "Root cause: /job is stopped by its quota (cpu-throttled)",
+            "Root cause: /job is throttled by its quota (cpu-throttled)",
         ],
     );
 }
 
 #[test]
-fn without_a_cause_it_says_what_is_needed() {
+fn without_a_cause_it_says_what_is_needed_to_find_it() {
     in_order(
         &text(&unexplained(), false),
         &[
@@ -137,7 +137,7 @@ fn without_a_cause_it_says_what_is_needed() {
 }
 
 #[test]
-fn other_problems_stand_below_the_verdict() {
+fn other_problems_are_below_the_verdict() {
     let mut both = the_incident();
     let other = finding(Code::GpuXid, Severity::Warning, SubjectKind::Gpu, "0", "GPU 0 reported Xid 79");
     both.conclusion.unexplained.push(coroner_diagnosis::verdict::Unexplained {
@@ -154,7 +154,7 @@ fn other_problems_stand_below_the_verdict() {
 }
 
 #[test]
-fn a_healthy_node_gets_few_words() {
+fn a_healthy_node_gets_a_short_report() {
     let mild = finding(Code::SoftnetDrop, Severity::Info, SubjectKind::Core, "1", "core 1 dropped 3 packets");
     let told = text(&diagnosis(vec![mild], Conclusion::default()), false);
     in_order(
@@ -169,7 +169,7 @@ fn a_healthy_node_gets_few_words() {
 }
 
 #[test]
-fn names_of_the_node_cannot_drive_the_terminal() {
+fn the_nodes_names_cannot_drive_the_terminal() {
     let mut diagnosis = the_incident();
     let verdict = &mut diagnosis.conclusion.verdicts[0];
     verdict.because = "a\u{1b}[2J\nCRITICAL".to_owned();

@@ -1,4 +1,4 @@
-//! Flame graphs in the terminal: the widest stacks as an indented tree, and the functions that cost most by themselves.
+//! Flame graphs in the terminal: the widest stacks as an indented tree, and the functions with the highest own cost.
 
 use super::{counted, footer, header, shortened, thousands, weight};
 use crate::output::safe::one_line;
@@ -11,10 +11,10 @@ use coroner_source::profile::flame::Side;
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// Lines of the tree; what is narrower than the narrowest of them is left out, and its sum is told.
+/// Lines of the tree; narrower stacks are left out.
 const LINES: usize = 40;
 const FUNCTIONS: usize = 10;
-/// Deeper stacks are shown in a line of their own, not further to the right.
+/// Deeper levels are not indented further.
 const MOST_INDENT: usize = 30;
 
 pub fn flame(side: &Side, tree: &FlameTree, inverted: bool, width: usize) -> String {
@@ -35,7 +35,7 @@ pub fn flame(side: &Side, tree: &FlameTree, inverted: bool, width: usize) -> Str
     let least = narrowest(tree, LINES);
     let mut open = vec![(0u32, 0usize)];
     while let Some((at, level)) = open.pop() {
-        // A function that only calls one other stands on its line.
+        // A function that calls only one other shares its line.
         let mut chain = vec![at];
         let mut last = at;
         while let [only] = shown_children(tree, last, least)[..] {
@@ -78,7 +78,7 @@ pub fn flame(side: &Side, tree: &FlameTree, inverted: bool, width: usize) -> Str
     out
 }
 
-/// The other events of the file, which the picture does not show.
+/// The events of the file that are not shown.
 fn others(side: &Side, out: &mut String) {
     let names = &side.read.names;
     let others: Vec<String> = side
@@ -101,9 +101,9 @@ fn shown_children(tree: &FlameTree, at: u32, least: u64) -> Vec<u32> {
     children.iter().copied().filter(|child| tree.nodes[*child as usize].total >= least).collect()
 }
 
-/// The weight from which on nodes fit into so many lines.
+/// The least weight to show, so that the tree fits into `lines`.
 fn narrowest(tree: &FlameTree, lines: usize) -> u64 {
-    // Nodes of one chain share a line: count a node only where it differs from the one below it.
+    // Nodes of one chain share a line: count a node only if its weight differs from its parent's.
     let mut below = vec![0u64; tree.nodes.len()];
     for (at, node) in tree.nodes.iter().enumerate() {
         for child in &node.children {
@@ -129,7 +129,7 @@ fn line(out: &mut String, share: f64, level: usize, names: &[&str], width: usize
     let mut skipped = 0;
     for (at, name) in names.iter().enumerate() {
         let last = at + 1 == names.len();
-        // The ends of a chain say most; what does not fit between them is counted.
+        // The ends of a chain say most; skip what does not fit between them.
         if !text.is_empty() && !last && text.chars().count() + name.chars().count() + 3 > room / 2 {
             skipped += 1;
             continue;

@@ -1,7 +1,7 @@
 //! Heatmaps in the terminal.
 //!
-//! By core: a row for each core. A cell whose core one thread had for itself shows that thread's letter; else how busy the core
-//! was. On a node where every core is full, a letter that fills a stretch of a row is the one thing to see.
+//! By core: a row per core. If one thread had the core to itself, the cell shows that thread's letter, otherwise how busy the core
+//! was. On a node where every core is full, a run of one letter in a row is what to look for.
 
 use super::{footer, header, task};
 use crate::output::terminal::{bold, by_load, dim, owned};
@@ -36,23 +36,23 @@ const STEPS: [u64; 20] = [
     1_800_000 * MS,
     3_600_000 * MS,
 ];
-/// Lines of the picture: few cores get several blocks of rows, one below the other.
+/// Height of the picture: with few cores, it is split into several blocks of rows.
 const LINES: u64 = 24;
-/// From this share of the busy time on a thread has a core for itself.
+/// A thread with at least this share of the busy time has the core to itself.
 const OWNS: f64 = 0.9;
-/// From this share on a cell is mostly of a thread that had others for itself.
+/// With at least this share, a cell is mostly that thread's (lower-case letter).
 const MOSTLY: f64 = 0.5;
-/// A cell that is less busy than this is nobody's.
+/// A cell that is less busy than this has no owner.
 const BUSY: f64 = 0.5;
 const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 const MARGIN: usize = 9;
 
-/// The width of a column, so that `length` nanoseconds of so many cores fit the terminal. Either may be unknown.
+/// The time per column, so that `length` nanoseconds of `cores` cores fit the terminal. Either may be unknown.
 pub fn step(length: Option<u64>, cores: Option<usize>, width: usize) -> u64 {
     let blocks = (LINES / (cores.unwrap_or(5) as u64 + 1)).max(1);
     let columns = width.saturating_sub(MARGIN).max(20) as u64 * blocks;
     let wanted = length.unwrap_or(60_000 * MS) / columns;
-    // Narrower cells than this hold too few samples of a usual recording to name an owner.
+    // In a usual recording, narrower cells have too few samples to name an owner.
     STEPS.into_iter().filter(|step| *step >= 50 * MS).find(|step| *step >= wanted).unwrap_or(wanted)
 }
 
@@ -68,7 +68,7 @@ pub fn by_core(
     if let Some(somebody) = asked.as_mut().and_then(|asked| asked.somebody.as_mut()) {
         letters.retain(|task, _| somebody.has_task(&read.names, *task));
     }
-    // The others on its cores were not recorded.
+    // What else ran on its cores was not recorded.
     let only = read.only_process();
     if only.is_some() {
         letters.clear();
@@ -119,7 +119,7 @@ pub fn by_core(
     out
 }
 
-/// The threads that had a core for themselves, the one with most cells first.
+/// Letters for the threads that had a core to themselves, longest first.
 fn letters(map: &CoreHeatmap) -> HashMap<TaskId, (char, u64)> {
     let mut times: HashMap<TaskId, u64> = HashMap::new();
     let cells = || (0..map.cores.len()).flat_map(|row| (0..map.columns).map(move |column| (row, column)));
@@ -128,11 +128,11 @@ fn letters(map: &CoreHeatmap) -> HashMap<TaskId, (char, u64)> {
             times.entry(owner).or_default();
         }
     }
-    // Their time, also where they had only the most of a cell.
+    // Their time, including cells that they shared.
     for (row, column) in cells() {
         let cell = map.cell(row, column);
         if let (Some(time), Some(busy)) = (cell.owner.and_then(|owner| times.get_mut(&owner)), busy(map, row, column)) {
-            // A cell is full at most; the time of samples at its edges goes beyond it, and is missing in its neighbour.
+            // A cell cannot be more than full: samples at its edges also stand for time in its neighbours.
             let busy_ns = match cell.busy_ns().filter(|_| !cell.idle_sampled) {
                 Some(busy_ns) => busy_ns as f64,
                 None => busy * map.step as f64,
@@ -145,7 +145,7 @@ fn letters(map: &CoreHeatmap) -> HashMap<TaskId, (char, u64)> {
     ranked.into_iter().zip(LETTERS.chars()).map(|((task, time), letter)| (task, (letter, time))).collect()
 }
 
-/// How busy a core was; `None` if that is not known.
+/// How busy a core was, if known.
 fn busy(map: &CoreHeatmap, row: usize, column: usize) -> Option<f64> {
     match map.busy(row, column) {
         Busy::Measured(share) | Busy::Estimated(share) => Some(share),
@@ -153,7 +153,7 @@ fn busy(map: &CoreHeatmap, row: usize, column: usize) -> Option<f64> {
     }
 }
 
-/// The thread that had so much of a cell's busy time.
+/// The thread that had at least `share` of a cell's busy time.
 fn owner(map: &CoreHeatmap, row: usize, column: usize, share: f64) -> Option<TaskId> {
     let cell = map.cell(row, column);
     // One sample says nothing.
@@ -210,7 +210,7 @@ fn owners(read: &ReadProfile, map: &CoreHeatmap, letters: &HashMap<TaskId, (char
             .collect();
         let _ = writeln!(
             out,
-            "{:>7} {} on core {}, about {} in all",
+            "{:>7} {} on core {}, about {} in total",
             owned(*letter),
             task(&read.names, *id),
             super::cores(&on),
@@ -252,7 +252,7 @@ pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, selection: 
                 map.first_second + last as u64 - 1
             ))
         );
-        // As FlameScope: the end of the second at the top.
+        // As in FlameScope, the end of the second is at the top.
         for row in (0..map.rows).rev() {
             let offset = row * 1000 / map.rows;
             let mut line = String::new();

@@ -1,4 +1,4 @@
-//! What the commands that read CPU profiles print.
+//! Text of the commands that read CPU profiles.
 
 pub mod flame_text;
 pub mod heatmap_text;
@@ -7,12 +7,12 @@ pub mod monopolies_text;
 use crate::output::safe::one_line;
 use crate::output::terminal::{dim, wrap};
 pub use coroner_diagnosis::words::count as thousands;
-use coroner_profile::import::{Format, Report};
+use coroner_profile::import::{Format, ImportReport};
 use coroner_profile::model::{Dictionary, TaskId};
 use coroner_source::profile::ReadProfile;
 pub use coroner_source::profile::words::{cores, oddity, wall_clock};
 
-/// What samples stand for, in nanoseconds if it is a clock's.
+/// The weight of samples; nanoseconds if the event is a clock.
 pub fn weight(is_clock: bool, weight: u64) -> String {
     if !is_clock {
         return thousands(weight);
@@ -24,7 +24,7 @@ pub fn weight(is_clock: bool, weight: u64) -> String {
     }
 }
 
-/// `kubelet[1234]`, with the thread where it is not the process's first.
+/// `kubelet[1234]`, or `kubelet[1234/1240]` for a thread other than the first.
 pub fn task(names: &Dictionary, id: TaskId) -> String {
     let task = names.task(id);
     let comm = match names.strings.get(task.comm) {
@@ -64,7 +64,7 @@ pub fn footer(read: &ReadProfile, width: usize) -> String {
     notes(&read.report, &read.unnamed).iter().map(|note| dim(&wrap(note, width, 0))).collect()
 }
 
-/// As much of a text as fits into a line.
+/// Cuts a text to fit into a line.
 pub fn shortened(text: &str, letters: usize) -> String {
     let text = one_line(text);
     if text.chars().count() <= letters {
@@ -78,8 +78,7 @@ pub fn counted(count: u64, what: &str) -> String {
     format!("{} {what}{}", thousands(count), if count == 1 { "" } else { "s" })
 }
 
-/// What could not be used or seen.
-pub fn notes(report: &Report, unnamed: &[String]) -> Vec<String> {
+pub fn notes(report: &ImportReport, unnamed: &[String]) -> Vec<String> {
     let mut notes = Vec::new();
     if report.truncated {
         notes.push("the file is truncated or damaged at its end; this is what could be read".to_owned());

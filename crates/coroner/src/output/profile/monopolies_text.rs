@@ -10,19 +10,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Frames of a stack that are shown, from the leaf on.
+/// Frames shown per stack, leaf first.
 const FRAMES: usize = 4;
-/// Runs that are shown unless all are asked for.
+/// Runs shown without --all.
 const RUNS: usize = 20;
-/// Threads that the summary names.
+/// Threads named in the summary.
 const SUMMARY: usize = 5;
-/// Kernel threads that are named.
+/// Absent kernel threads named per run.
 const ABSENT: usize = 3;
 const INDENT: usize = 28;
 
-/// How it is told.
 pub struct Shown {
-    /// Which samples were looked at, in words.
+    /// The selected samples, in words.
     pub selection: String,
     pub threshold: Duration,
     /// Every run, not only the longest.
@@ -43,10 +42,10 @@ pub fn text(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, shown: 
     let _ = writeln!(out, "{}", bold(&format!("{runs} of one thread on one core for {least} ms or longer")));
     for (who, core, count, length) in summary(read, found).into_iter().take(SUMMARY) {
         let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
-        let _ = writeln!(out, "  {} had core {core} {times}, {:.2} s in all", bold(&who), length as f64 / 1e9);
+        let _ = writeln!(out, "  {} had core {core} {times}, {:.2} s in total", bold(&who), length as f64 / 1e9);
     }
     out.push('\n');
-    // The longest, in order of time.
+    // The longest runs, sorted by start.
     let most = if shown.all { found.len() } else { RUNS };
     let mut runs: Vec<&Monopoly> = found.iter().take(most).collect();
     runs.sort_by_key(|run| (run.start, run.core));
@@ -72,7 +71,7 @@ pub fn text(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, shown: 
     out
 }
 
-/// Whose runs they are: thread, core, how many, how long together; the longest first.
+/// Thread, core, number of runs and total length; the longest first.
 fn summary(read: &ReadProfile, found: &[Monopoly]) -> Vec<(String, u32, u64, u64)> {
     let mut sums: BTreeMap<(String, u32), (u64, u64)> = BTreeMap::new();
     for run in found {
@@ -92,7 +91,6 @@ fn who(read: &ReadProfile, run: &Monopoly) -> String {
     }
 }
 
-/// What could not be used.
 fn remarks(read: &ReadProfile, coverage: &Coverage, width: usize) -> String {
     let mut out: String = notes(coverage).iter().map(|note| dim(&wrap(note, width, 0))).collect();
     if let Some(pid) = read.only_process() {
@@ -146,7 +144,7 @@ fn describe(read: &ReadProfile, run: &Monopoly, width: usize, out: &mut String) 
         about.push(format!("did not run there: {}", absent.join(", ")));
     }
     out.push_str(&dim(&wrap(&about.join(" · "), width, INDENT)));
-    // A stack seen once in a hundred samples tells nothing.
+    // A stack in less than 1 % of the samples says nothing.
     for (stack, share) in run.stacks.iter().take(2).filter(|(_, share)| *share >= 0.01) {
         let frames = frames(read, *stack);
         let mut leaf_first: Vec<String> = frames.iter().rev().take(FRAMES).map(|frame| one_line(frame)).collect();
@@ -159,7 +157,6 @@ fn describe(read: &ReadProfile, run: &Monopoly, width: usize, out: &mut String) 
     }
 }
 
-/// What the finder could not use.
 fn notes(coverage: &Coverage) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |count: u64, what: &str| {

@@ -2,7 +2,7 @@ use super::*;
 use crate::output::test_diagnosis::{diagnosis, the_incident, unexplained};
 
 fn report_of(diagnosis: &Diagnosis) -> String {
-    render(&Report {
+    render(&MarkdownReport {
         diagnosis,
         evidence: &Evidence::default(),
         source: "from the recorder",
@@ -20,7 +20,7 @@ fn in_order(text: &str, parts: &[&str]) {
 }
 
 #[test]
-fn a_ticket_has_all_of_it() {
+fn a_report_has_everything_in_order() {
     in_order(
         &report_of(&the_incident()),
         &[
@@ -52,7 +52,7 @@ fn a_ticket_has_all_of_it() {
 }
 
 #[test]
-fn without_a_cause_or_trouble_it_says_that() {
+fn no_cause_and_no_problem_are_stated() {
     in_order(
         &report_of(&unexplained()),
         &[
@@ -72,7 +72,7 @@ fn without_a_cause_or_trouble_it_says_that() {
 }
 
 #[test]
-fn hostile_names_stay_text_wherever_they_stand() {
+fn hostile_names_stay_text_everywhere() {
     const NAME: &str = "x|y`z`\n# Owned\n<script>alert(1)</script>[a](http://b) **c** \u{1b}[31m";
     let mut diagnosis = the_incident();
     diagnosis.node.host = Some(NAME.to_owned());
@@ -110,7 +110,7 @@ fn hostile_names_stay_text_wherever_they_stand() {
     for line in report.lines() {
         assert!(!line.chars().any(char::is_control), "{line:?}");
         assert!(!line.trim_start().starts_with("# Owned"), "{line}");
-        // What is left when all that is escaped is taken out.
+        // The line without escaped characters.
         let bare = line.replace(r"\\", "").replace(r"\<", "").replace(r"\[", "").replace(r"\*", "").replace(r"\|", "");
         assert!(!bare.contains("<script") && !bare.contains("[a]") && !bare.contains("** c"), "{line}");
         if line.starts_with('|') && !line.starts_with("|---") {

@@ -27,7 +27,7 @@ fn steps(system: &[u64]) -> Timeline {
 }
 
 #[test]
-fn a_stretch_has_the_length_of_the_trouble() {
+fn a_stretch_is_as_long_as_the_load() {
     let mut load = vec![0; 10];
     load.extend([10; 30]);
     load.extend([0; 10]);
@@ -38,7 +38,7 @@ fn a_stretch_has_the_length_of_the_trouble() {
 }
 
 #[test]
-fn six_tenths_of_a_second_are_no_stretch_and_ten_are() {
+fn a_stretch_lasts_a_second_or_more() {
     for (long, expected) in [(6, 0), (9, 0), (10, 1)] {
         let mut load = vec![0; 10];
         load.extend(vec![10; long]);
@@ -59,11 +59,11 @@ fn ninety_percent_is_not_saturated_and_ninety_five_is() {
 
 #[test]
 fn late_looks_do_not_hide_or_invent_anything() {
-    // One look after 3 s instead of thirty: the counters still know.
+    // One look after 3 s instead of thirty: the counters kept running.
     let late = one_core(&[(0, ticks(0, 0, 0)), (100, ticks(0, 0, 10)), (3100, ticks(0, 300, 10))]);
     let found = late.stretches(Saturation::Kernel);
     assert_eq!((found.len(), found[0].window), (1, window(100, 3100)));
-    // A burst of 0.6 s within a late look of 1 s stays below.
+    // A burst of 0.6 s within a late look of 1 s stays below the threshold.
     let burst = one_core(&[(0, ticks(0, 0, 0)), (1000, ticks(0, 60, 40))]);
     assert_eq!(burst.stretches(Saturation::Kernel).len(), 0);
 }
@@ -83,18 +83,18 @@ fn idle_that_goes_backwards_counts_only_once() {
 
 #[test]
 fn ticks_that_a_tickless_core_did_not_count_are_not_busy() {
-    // 20 ticks of work in a second, and the idle counter stands still.
+    // 20 ticks of work in a second while the idle counter stands still.
     let t = one_core(&[(0, ticks(0, 0, 0)), (1000, ticks(0, 20, 0))]);
     let shares = t.shares(0, window(0, 1000)).unwrap();
     assert!((shares.busy() - 0.2).abs() < 1e-9, "{shares:?}");
     assert_eq!(t.stretches(Saturation::Busy).len(), 0);
-    // 93 ticks and no idle: the seven that are missing are noise.
+    // 93 ticks and no idle: the seven missing ones are noise.
     let t = one_core(&[(0, ticks(0, 0, 0)), (1000, ticks(0, 93, 0))]);
     assert_eq!(t.stretches(Saturation::Kernel).len(), 1);
 }
 
 #[test]
-fn a_core_that_comes_back_starts_anew() {
+fn no_stretch_crosses_a_time_offline() {
     let present = |ms, system| CoreTimes { at: Time::from_millis(ms), cores: vec![ticks(0, system, 0)] };
     let absent = |ms| CoreTimes { at: Time::from_millis(ms), cores: vec![] };
     let evidence = Evidence {
@@ -102,12 +102,12 @@ fn a_core_that_comes_back_starts_anew() {
         ..Evidence::default()
     };
     let t = Timeline::of(&evidence);
-    assert_eq!(t.stretches(Saturation::Kernel).len(), 0, "never a whole second in one piece");
+    assert_eq!(t.stretches(Saturation::Kernel).len(), 0, "no unbroken second");
     assert!((t.lines[&0].busy_ns(window(0, 1200)) - 1e9).abs() < 1.0);
 }
 
 #[test]
-fn a_wild_jump_is_no_time() {
+fn a_jump_of_the_counters_is_not_counted() {
     let t = one_core(&[(0, ticks(0, 0, 0)), (1000, ticks(0, 5_000_000, 0)), (2000, ticks(0, 5_000_000, 100))]);
     assert_eq!(t.stretches(Saturation::Kernel).len(), 0);
     assert_eq!(t.worst(Shares::kernel), Some((0, 0.0)));
@@ -123,7 +123,7 @@ fn the_strip_shows_parts_of_a_second_and_holes() {
 }
 
 #[test]
-fn stolen_time_is_no_room_but_a_core_that_is_mostly_stolen_is_not_full() {
+fn stolen_time_is_busy_but_a_core_stolen_by_half_is_not_full() {
     for (user, system, steal, in_kernel, busy) in [
         (97, 0, 0, false, true),
         (0, 88, 10, true, true),
@@ -152,7 +152,7 @@ fn a_long_idle_time_that_turns_into_iowait_and_back_is_counted_once() {
 }
 
 #[test]
-fn counters_of_another_boot_begin_anew() {
+fn counters_restart_after_a_reboot() {
     let t = one_core(&[
         (0, ticks(0, 9000, 9000)),
         (600, ticks(0, 9060, 9000)),
@@ -164,8 +164,8 @@ fn counters_of_another_boot_begin_anew() {
 }
 
 #[test]
-fn the_strip_leaves_pauses_blank_also_in_part() {
-    // Full for 2 s, not looked at for 8 s in which it was full, too, then idle.
+fn the_strip_leaves_pauses_blank() {
+    // Full for 2 s, still full during 8 s without a look, then idle.
     let mut looks: Vec<(u64, CoreTicks)> = (0..=20).map(|i| (i * 100, ticks(0, i * 10, 0))).collect();
     looks.extend((0..=20).map(|i| (10_000 + i * 100, ticks(0, 1000, i * 10))));
     let strip = one_core(&looks).lines[&0].strip(window(0, 12_000), 4);
@@ -173,7 +173,7 @@ fn the_strip_leaves_pauses_blank_also_in_part() {
     assert_eq!(kernel, [Some(1.0), None, None, Some(0.0)]);
 }
 
-/// The recorder's meter forgets looks and says the same as one that keeps them all.
+/// The recorder's meter drops old looks, yet reports the same as one that keeps them all.
 #[test]
 fn a_meter_that_forgets_finds_the_same() {
     let (mut system, mut idle) = (0, 0);

@@ -21,7 +21,7 @@ fn every_expression_compiles_and_every_pattern_has_a_sample() {
     }
 }
 
-/// Every wording we know of; `name` is the pattern that must read it.
+/// Every known wording, with the pattern that must read it.
 pub(crate) const SAMPLES: &[(&str, &str)] = &[
     (
         "ena-tx-paused",
@@ -153,7 +153,7 @@ fn each_sample_is_read_by_its_pattern_and_by_no_other_family() {
     for (name, line) in SAMPLES {
         let pattern = PATTERNS.iter().find(|p| p.name == *name).unwrap_or_else(|| panic!("no pattern {name}"));
         assert!(parse(line, pattern.family).is_some(), "{name} does not read {line:?}");
-        // The first that reads it is the one that is meant.
+        // The first pattern that reads it must be the named one.
         let first = PATTERNS
             .iter()
             .filter(|p| p.family == pattern.family)
@@ -166,7 +166,7 @@ fn each_sample_is_read_by_its_pattern_and_by_no_other_family() {
 }
 
 #[test]
-fn the_line_of_the_incident_is_understood() {
+fn the_line_of_the_incident_is_read() {
     let event = nic(SAMPLES[0].1);
     assert_eq!(event.device, device("ena", "0000:20:03.0", Some("eth0")));
     assert_eq!(event.step, NicStep::PollStarved);
@@ -210,7 +210,7 @@ fn devices_are_read_off_every_kind_of_prefix() {
 }
 
 #[test]
-fn words_of_other_drivers_are_not_taken_for_a_reset() {
+fn similar_lines_of_other_drivers_are_no_reset() {
     for line in [
         "usb 1-1: Resetting the device",
         "nvme nvme0: I/O 5 QID 3 timeout, reset controller",
@@ -247,7 +247,7 @@ fn stalls_name_who_and_where() {
     );
     assert_eq!(stall("\t12-...!: (1 GPs behind) idle=000/0/0x0"), StallEvent::RcuCore { core: 12 });
     let owner = "INFO: task nvidia-smi:82355 is blocked on a mutex likely owned by task text-embeddings:4875.";
-    assert_eq!(parse(owner, Family::Stall), None, "follows the line that counts");
+    assert_eq!(parse(owner, Family::Stall), None, "it only follows the line that counts");
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn dull_line(i: usize) -> String {
     }
 }
 
-/// Every rule reads the whole log, so what a dull line costs counts: it must not reach a single expression.
+/// Every rule reads the whole log, so a dull line must be cheap: no expression may be tried on it.
 /// (20,000 lines for all five families: 17 ms, measured on a busy 2-core virtual machine.)
 #[test]
 fn a_dull_log_costs_one_search_for_words() {

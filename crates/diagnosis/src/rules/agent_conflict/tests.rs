@@ -4,7 +4,7 @@ use crate::rules::test_evidence::{END, cannot_tell, fact_of, fine, one, watched}
 use coroner_evidence::Evidence;
 use coroner_evidence::{Container, Enablement, FileAnswer, FileState, Unit, UnitFile, UnitSockets};
 
-/// A node on which these units are enabled and active, and whose files are all there or all missing.
+/// A node with these units enabled and active, and their files all present or all missing.
 fn node(units: &[&str], configured: bool) -> Evidence {
     let enabled =
         |name: &&str| UnitFile { name: name.to_string(), enablement: Enablement::Enabled, ..UnitFile::default() };
@@ -31,7 +31,7 @@ fn node(units: &[&str], configured: bool) -> Evidence {
 }
 
 #[test]
-fn two_orchestrators_are_named_with_what_shows_their_use() {
+fn two_orchestrators_are_named_with_their_signs_of_use() {
     let mut evidence = node(&["ecs.service", "kubelet.service", "amazon-ecs-volume-plugin.socket"], true);
     evidence.unit_sockets =
         vec![UnitSockets { at: END, unit: "kubelet.service".into(), processes: 1, listening: 2, connected: 3 }];
@@ -40,7 +40,7 @@ fn two_orchestrators_are_named_with_what_shows_their_use() {
     assert_eq!(f.title, "Two orchestrators on one node: ecs.service and kubelet.service");
     let used: Vec<String> = f.evidence.iter().filter(|f| f.key == FactKey::InUse).map(|f| f.value_text()).collect();
     assert!(used.iter().any(|u| u.contains("/etc/ecs/ecs.config has the cluster to join")), "{used:?}");
-    assert!(used.iter().any(|text| text == "it has 3 connections to others"), "{used:?}");
+    assert!(used.iter().any(|text| text == "it has 3 network connections"), "{used:?}");
     assert!(f.detail.contains("Both show signs of use"), "{}", f.detail);
     assert!(!f.remedy.contains("disable --now kubelet"), "{}", f.remedy);
 }
@@ -56,8 +56,8 @@ fn docker_beside_a_kubelet_is_worth_knowing_unless_it_has_containers() {
     let mut evidence = node(&["docker.service", "containerd.service", "kubelet.service"], true);
     let f = one(examine(&Case::of(&evidence)));
     assert_eq!((f.severity, f.subject.name.as_str()), (Severity::Info, "docker.service"));
-    assert_eq!(fact_of(&f, FactKey::InUse, "docker.service"), "nothing seen that shows it");
-    assert!(f.detail.contains("docker.service shows no sign of use, kubelet.service is in use"), "{}", f.detail);
+    assert_eq!(fact_of(&f, FactKey::InUse, "docker.service"), "no sign of use");
+    assert!(f.detail.contains("docker.service shows no signs of use, kubelet.service is in use"), "{}", f.detail);
     assert!(!agents::recommends_removal(&f.remedy), "{}", f.remedy);
     evidence.containers =
         vec![Container { at: END, runtime: "docker".into(), name: "web".into(), ..Container::default() }];
@@ -65,6 +65,6 @@ fn docker_beside_a_kubelet_is_worth_knowing_unless_it_has_containers() {
 }
 
 #[test]
-fn nothing_seen() {
+fn without_units_and_processes_it_cannot_tell() {
     cannot_tell(examine(&Case::of(&Evidence::default())));
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::cores::scene::{Actor, Doing, Kind, Scene, nic};
+use crate::cores::scene::{Actor, Doing, Load, Scene, nic};
 use crate::rules::test_evidence::fact;
 use coroner_evidence::Evidence;
 use coroner_evidence::{RayProcess, Source};
@@ -15,8 +15,8 @@ fn findings(evidence: &Evidence) -> Vec<Finding> {
 /// The incident: one of 96 cores in the kernel for six seconds.
 fn incident() -> Scene {
     Scene::new(96, 10.0)
-        .all_cores(Kind::User, 0.02)
-        .load(39, 2.0, 8.6, Kind::System, 0.98)
+        .all_cores(Load::User, 0.02)
+        .load(39, 2.0, 8.6, Load::System, 0.98)
         .with(
             Actor::new(4711, "kubelet", 39)
                 .in_kernel()
@@ -42,7 +42,7 @@ fn one_bad_core_of_96_is_found_with_its_owner_and_the_average_that_hides_it() {
     assert_eq!(fact(f, FactKey::Owner), "kubelet[4711]");
     assert!(fact(f, FactKey::OwnerShare).as_f64().unwrap() > 95.0);
     assert!(f.title.contains("kubelet[4711]"), "{}", f.title);
-    assert!(f.detail.contains("average was 3 %, which hides it"), "{}", f.detail);
+    assert!(f.detail.contains("averaged 3 % busy (which hides this core)"), "{}", f.detail);
     assert!(f.detail.contains("ksoftirqd/39[222]"), "{}", f.detail);
     let lasted = fact(f, FactKey::Lasted).as_u64().unwrap();
     assert!((6500..=6700).contains(&lasted), "{lasted}");
@@ -62,7 +62,7 @@ fn it_is_critical_if_the_core_serves_a_nic() {
 }
 
 #[test]
-fn kernel_time_can_be_told_without_any_thread() {
+fn kernel_time_is_found_without_any_thread() {
     let mut evidence = incident().evidence();
     evidence.thread_samples.clear();
     evidence.threads.clear();
@@ -76,9 +76,9 @@ fn kernel_time_can_be_told_without_any_thread() {
 fn real_time_spinner(throttled: bool) -> Scene {
     let (busy, waits) = if throttled { (0.95, 2.85) } else { (1.0, 3.0) };
     Scene::new(2, 5.0)
-        .load(1, 1.0, 4.0, Kind::User, busy)
-        .load(1, 1.0, 4.0, Kind::System, if throttled { 0.01 } else { 0.0 })
-        .load(0, 0.0, 5.0, Kind::User, 0.1)
+        .load(1, 1.0, 4.0, Load::User, busy)
+        .load(1, 1.0, 4.0, Load::System, if throttled { 0.01 } else { 0.0 })
+        .load(0, 0.0, 5.0, Load::User, 0.1)
         .with(
             Actor::new(4711, "spin", 1)
                 .fifo(50)
@@ -110,7 +110,7 @@ fn a_real_time_spinner_with_a_victim_is_found_throttled_or_not() {
 }
 
 #[test]
-fn short_waits_of_minutes_do_not_add_up_to_starvation() {
+fn short_waits_do_not_add_up_to_starvation_over_minutes() {
     let waits = |seconds: f64, every: f64| {
         let mut worker = Actor::kernel(31, "kworker/1:1", 1);
         for n in 0..(seconds / every) as u32 {
@@ -118,12 +118,12 @@ fn short_waits_of_minutes_do_not_add_up_to_starvation() {
             worker = worker.until(at, Doing::Sleep).until(at + 0.033, Doing::Wait).until(at + 0.034, Doing::Run);
         }
         Scene::new(2, seconds)
-            .load(1, 0.0, seconds, Kind::User, 1.0)
+            .load(1, 0.0, seconds, Load::User, 1.0)
             .with(Actor::new(4711, "stress-ng-cpu", 1).until(999.0, Doing::Run))
             .with(worker.until(999.0, Doing::Sleep))
             .evidence()
     };
-    // Waits of 33 ms: the same part of the time is the same harm, however long one looks.
+    // Waits of 33 ms: the same share of the time is the same harm, however long the watch.
     assert_eq!(findings(&waits(150.0, 8.0)), []);
     assert_eq!(findings(&waits(150.0, 1.0)).len(), 1);
     assert_eq!(findings(&waits(5.0, 1.0)).len(), 1);
@@ -133,7 +133,7 @@ fn short_waits_of_minutes_do_not_add_up_to_starvation() {
 fn total_starvation_is_seen_while_it_lasts() {
     // sched_rt_runtime_us = -1: the victim never gets to run, so its wait is in no counter.
     let evidence = Scene::new(2, 5.0)
-        .load(1, 0.0, 5.0, Kind::User, 1.0)
+        .load(1, 0.0, 5.0, Load::User, 1.0)
         .with(Actor::new(4711, "spin", 1).fifo(50).pinned().until(99.0, Doing::Run))
         .with(Actor::kernel(31, "kworker/1:1", 1).until(0.5, Doing::Sleep).until(99.0, Doing::Wait))
         .evidence();
@@ -143,17 +143,17 @@ fn total_starvation_is_seen_while_it_lasts() {
 
 #[test]
 fn a_real_time_spinner_is_found_on_a_full_node_too() {
-    let evidence = real_time_spinner(true).load(0, 0.0, 5.0, Kind::User, 0.9).evidence();
+    let evidence = real_time_spinner(true).load(0, 0.0, 5.0, Load::User, 0.9).evidence();
     let found = findings(&evidence);
     assert_eq!(found.len(), 1);
-    assert!(found[0].detail.contains("The other cores were 100 % busy"), "{}", found[0].detail);
+    assert!(found[0].detail.contains("The other cores averaged 100 % busy"), "{}", found[0].detail);
     assert!(!found[0].detail.contains("hides"), "{}", found[0].detail);
 }
 
 #[test]
 fn a_thread_stuck_in_the_kernel_is_found_on_a_full_node_too() {
     let waits = |wait: Doing| {
-        let mut scene = Scene::new(4, 5.0).load(1, 1.0, 4.0, Kind::System, 1.0).with(
+        let mut scene = Scene::new(4, 5.0).load(1, 1.0, 4.0, Load::System, 1.0).with(
             Actor::new(4711, "kubelet", 1)
                 .in_kernel()
                 .until(1.0, Doing::Sleep)
@@ -161,38 +161,38 @@ fn a_thread_stuck_in_the_kernel_is_found_on_a_full_node_too() {
                 .until(99.0, Doing::Sleep),
         );
         for core in [0, 2, 3] {
-            scene = scene.load(core, 0.0, 5.0, Kind::User, 1.0);
+            scene = scene.load(core, 0.0, 5.0, Load::User, 1.0);
         }
         let worker = Actor::kernel(31, "kworker/1:1", 1).until(1.0, Doing::Sleep).until(4.0, wait);
         findings(&scene.with(worker.until(4.1, Doing::Run).until(99.0, Doing::Sleep)).evidence()).len()
     };
     assert_eq!(waits(Doing::Wait), 1);
-    // Among equals on a full node a worker has its turn every 50 ms.
+    // On a full node of equal threads a worker gets its turn every 50 ms.
     assert_eq!(waits(Doing::Turns { run: 0.05, wait: 0.95, slices: 20.0 }), 0);
 }
 
 #[test]
-fn who_works_in_the_kernel_and_lets_others_run_is_not_stuck_there() {
+fn a_thread_in_the_kernel_that_lets_others_run_is_not_stuck() {
     let copying = |pinned: bool, turns: Doing| {
         let reader = Actor::new(4711, "tar", 1).in_kernel();
         let reader = if pinned { reader.pinned() } else { reader.on_any_core(4) };
         let worker = Actor::kernel(31, "kworker/1:1", 1).until(99.0, turns);
-        let scene = Scene::new(4, 5.0).load(1, 0.0, 5.0, Kind::System, 1.0);
+        let scene = Scene::new(4, 5.0).load(1, 0.0, 5.0, Load::System, 1.0);
         let found = findings(&scene.with(reader.until(99.0, Doing::Run)).with(worker).evidence());
         found[0].severity
     };
     let at_once = Doing::Turns { run: 0.001, wait: 0.001, slices: 5.0 };
     assert_eq!(copying(false, at_once), Severity::Info);
     assert_eq!(copying(true, at_once), Severity::Warning, "it cannot leave");
-    assert_eq!(copying(false, Doing::Sleep), Severity::Warning, "nobody was seen to get a turn");
+    assert_eq!(copying(false, Doing::Sleep), Severity::Warning, "no other thread was seen to run");
     let late = Doing::Turns { run: 0.001, wait: 0.2, slices: 5.0 };
     assert_eq!(copying(false, late), Severity::Warning);
 }
 
 #[test]
-fn a_spinner_for_which_nobody_waits_is_at_work() {
+fn a_busy_thread_that_nobody_waits_for_is_fine() {
     let evidence = Scene::new(2, 5.0)
-        .load(1, 0.0, 5.0, Kind::User, 1.0)
+        .load(1, 0.0, 5.0, Load::User, 1.0)
         .with(Actor::new(4711, "train", 1).until(99.0, Doing::Run))
         .evidence();
     assert_eq!(findings(&evidence), []);
@@ -202,9 +202,9 @@ fn a_spinner_for_which_nobody_waits_is_at_work() {
 
 #[test]
 fn many_short_waits_of_background_threads_are_not_starvation() {
-    // 40 wake-ups a second, 4 ms each: 160 ms in every second, and yet only a matter of turns.
+    // 40 wake-ups a second, 4 ms each: 160 ms in every second, yet only taking turns.
     let evidence = Scene::new(2, 5.0)
-        .load(1, 0.0, 5.0, Kind::User, 1.0)
+        .load(1, 0.0, 5.0, Load::User, 1.0)
         .with(Actor::new(4711, "train", 1).until(99.0, Doing::Run))
         .with(Actor::kernel(31, "kworker/1:1", 1).until(99.0, Doing::Turns { run: 0.01, wait: 0.16, slices: 40.0 }))
         .with(Actor::kernel(22, "ksoftirqd/1", 1).until(99.0, Doing::Turns { run: 0.05, wait: 0.3, slices: 100.0 }))
@@ -214,8 +214,8 @@ fn many_short_waits_of_background_threads_are_not_starvation() {
 
 #[test]
 fn a_busy_healthy_node_is_fine() {
-    // stress-ng --cpu 8 on two cores: everybody waits long, and everybody has a turn.
-    let mut scene = Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+    // stress-ng --cpu 8 on two cores: all wait long, and all get their turn.
+    let mut scene = Scene::new(2, 5.0).all_cores(Load::User, 1.0);
     for n in 0..8 {
         scene = scene.with(
             Actor::new(100 + n, "stress-ng-cpu", n % 2)
@@ -226,21 +226,21 @@ fn a_busy_healthy_node_is_fine() {
 }
 
 #[test]
-fn a_full_node_is_not_called_fine_if_waits_are_hidden_or_somebody_waited() {
+fn a_full_node_with_hidden_waits_is_not_called_fine() {
     let scene = |wait: Doing| {
         let crowd = Doing::Turns { run: 0.5, wait: 0.5, slices: 100.0 };
-        let mut scene = Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+        let mut scene = Scene::new(2, 5.0).all_cores(Load::User, 1.0);
         for tid in [60, 61] {
             scene = scene.with(Actor::new(tid, "cc1plus", 0).until(99.0, crowd));
         }
-        // Core 1 is full of children that live too briefly to be sampled.
+        // Core 1 is full of processes too short-lived to be sampled.
         scene.with(Actor::kernel(31, "kworker/1:1", 1).until(1.0, Doing::Sleep).until(99.0, wait)).evidence()
     };
     let Answer::Fine(why) = examine(&Case::of(&scene(Doing::Sleep))) else { panic!() };
-    assert!(why.contains("nobody was kept off"), "{why}");
+    assert!(why.contains("no thread was kept off"), "{why}");
     let Answer::Fine(why) = examine(&Case::of(&scene(Doing::Wait))) else { panic!() };
     assert!(why.contains("kworker/1:1[31] waited at least") && why.contains("short-lived processes"), "{why}");
-    assert!(!why.contains("nobody was kept off"), "{why}");
+    assert!(!why.contains("no thread was kept off"), "{why}");
     let mut hidden = scene(Doing::Sleep);
     hidden.threads.retain(|t| !t.kernel);
     let Answer::CannotTell { because, .. } = examine(&Case::of(&hidden)) else { panic!() };
@@ -249,39 +249,39 @@ fn a_full_node_is_not_called_fine_if_waits_are_hidden_or_somebody_waited() {
 
 #[test]
 fn an_idle_node_is_fine_with_its_numbers() {
-    let Answer::Fine(why) = examine(&Case::of(&Scene::new(4, 5.0).load(2, 0.0, 5.0, Kind::System, 0.34).evidence()))
+    let Answer::Fine(why) = examine(&Case::of(&Scene::new(4, 5.0).load(2, 0.0, 5.0, Load::System, 0.34).evidence()))
     else {
         panic!()
     };
-    assert!(why.contains("worst core 2 at 34 %"), "{why}");
+    assert!(why.contains("kernel time peaked at 34 % (core 2)"), "{why}");
 }
 
 #[test]
 fn a_spike_of_six_tenths_of_a_second_is_fine() {
-    let evidence = Scene::new(2, 5.0).load(1, 1.0, 1.6, Kind::System, 1.0).evidence();
+    let evidence = Scene::new(2, 5.0).load(1, 1.0, 1.6, Load::System, 1.0).evidence();
     assert_eq!(findings(&evidence), []);
 }
 
 #[test]
-fn a_node_that_is_in_the_kernel_as_a_whole_is_not_one_core() {
-    let evidence = Scene::new(8, 5.0).all_cores(Kind::System, 1.0).evidence();
+fn a_node_with_all_cores_in_the_kernel_is_no_saturated_core() {
+    let evidence = Scene::new(8, 5.0).all_cores(Load::System, 1.0).evidence();
     assert_eq!(findings(&evidence), []);
 }
 
 #[test]
-fn the_room_of_the_others_decides() {
+fn room_on_the_other_cores_decides() {
     for (others, expected) in [(0.79, 1), (0.81, 0)] {
         let evidence =
-            Scene::new(2, 5.0).load(1, 0.0, 5.0, Kind::System, 1.0).load(0, 0.0, 5.0, Kind::User, others).evidence();
+            Scene::new(2, 5.0).load(1, 0.0, 5.0, Load::System, 1.0).load(0, 0.0, 5.0, Load::User, others).evidence();
         assert_eq!(findings(&evidence).len(), expected, "{others}");
     }
 }
 
 #[test]
-fn a_victim_is_one_from_a_tenth_of_a_second_on() {
+fn a_victim_waits_a_tenth_of_a_second_or_more() {
     for (wait, expected) in [(0.09, 0), (0.25, 1)] {
         let evidence = Scene::new(2, 5.0)
-            .load(1, 0.0, 5.0, Kind::User, 1.0)
+            .load(1, 0.0, 5.0, Load::User, 1.0)
             .with(Actor::new(4711, "spin", 1).fifo(50).pinned().until(99.0, Doing::Run))
             .with(
                 Actor::kernel(31, "kworker/1:1", 1)
@@ -305,7 +305,7 @@ fn throttled_threads_are_not_victims_of_a_core() {
     };
     let scene = || {
         Scene::new(4, 5.0)
-            .load(1, 0.0, 5.0, Kind::User, 1.0)
+            .load(1, 0.0, 5.0, Load::User, 1.0)
             .with(Actor::new(50, "other", 1).until(99.0, Doing::Run))
             .with(
                 Actor::new(51, "limited", 1)
@@ -324,7 +324,7 @@ fn throttled_threads_are_not_victims_of_a_core() {
 
 #[test]
 fn threads_crowded_on_one_core_by_their_affinity_are_found() {
-    let mut scene = Scene::new(8, 5.0).load(3, 0.0, 5.0, Kind::User, 1.0);
+    let mut scene = Scene::new(8, 5.0).load(3, 0.0, 5.0, Load::User, 1.0);
     for n in 0..4 {
         scene = scene.with(
             Actor::new(100 + n, "rank", 3).pinned().until(99.0, Doing::Turns { run: 0.25, wait: 0.75, slices: 80.0 }),
@@ -332,7 +332,7 @@ fn threads_crowded_on_one_core_by_their_affinity_are_found() {
     }
     let found = findings(&scene.nic("eth0", 3).evidence());
     assert_eq!((found.len(), found[0].subject.name.as_str()), (1, "3"));
-    assert_eq!(found[0].severity, Severity::Warning, "the NIC is not hurt by it");
+    assert_eq!(found[0].severity, Severity::Warning, "the NIC is not affected");
     assert!(found[0].detail.contains("shared by 4 threads"), "{}", found[0].detail);
     assert!(found[0].remedy.contains("affinity"), "{}", found[0].remedy);
 }
@@ -348,7 +348,7 @@ fn two_threads_pinned_to_one_core_are_found_however_busy_the_others_are() {
         scene.with(actor(100, "a")).with(actor(101, "b"))
     };
     for other in [0.1, 1.0] {
-        let scene = Scene::new(2, 5.0).load(1, 0.0, 5.0, Kind::User, 1.0).load(0, 0.0, 5.0, Kind::User, other);
+        let scene = Scene::new(2, 5.0).load(1, 0.0, 5.0, Load::User, 1.0).load(0, 0.0, 5.0, Load::User, other);
         let found = findings(&pair(1, true, scene).evidence());
         assert_eq!((found.len(), found[0].severity), (1, Severity::Warning), "{other}");
         assert!(
@@ -359,15 +359,15 @@ fn two_threads_pinned_to_one_core_are_found_however_busy_the_others_are() {
         assert!(!found[0].title.contains("owned"), "{}", found[0].title);
         assert_eq!(found[0].remedy.contains("`taskset -pc 0 111`"), other < 0.5, "{}", found[0].remedy);
     }
-    // Without pinning it is a busy node, and so it is if pinned threads are spread over all cores.
-    let full = || Scene::new(2, 5.0).all_cores(Kind::User, 1.0);
+    // Without pinning it is a busy node; so it is with pinned threads spread over all cores.
+    let full = || Scene::new(2, 5.0).all_cores(Load::User, 1.0);
     assert_eq!(findings(&pair(1, false, full()).evidence()), []);
     assert_eq!(findings(&pair(0, true, pair(1, true, full())).evidence()), []);
 }
 
 #[test]
-fn softirqs_own_a_core_by_their_name() {
-    let mut evidence = Scene::new(4, 5.0).load(2, 0.0, 5.0, Kind::Softirq, 1.0).evidence();
+fn a_softirq_that_owns_a_core_is_named() {
+    let mut evidence = Scene::new(4, 5.0).load(2, 0.0, 5.0, Load::Softirq, 1.0).evidence();
     for (name, rate) in [("TIMER", 5000), ("NET_RX", 900), ("BLOCK", 3)] {
         evidence.counters.push(Source::Softirqs, "cpu2", name, crate::cores::scene::time(0.0), 10);
         evidence.counters.push(Source::Softirqs, "cpu2", name, crate::cores::scene::time(5.0), 10 + rate);
@@ -379,7 +379,7 @@ fn softirqs_own_a_core_by_their_name() {
 #[test]
 fn an_owner_is_named_with_process_unit_and_ray_job() {
     let evidence = Scene::new(8, 5.0)
-        .load(3, 0.0, 5.0, Kind::System, 1.0)
+        .load(3, 0.0, 5.0, Load::System, 1.0)
         .with(
             Actor::new(4712, "ray::worker", 3)
                 .of_process(4700, "python3")
@@ -399,10 +399,10 @@ fn an_owner_is_named_with_process_unit_and_ray_job() {
 }
 
 #[test]
-fn a_full_core_without_sight_of_waits_is_not_called_fine() {
+fn a_full_core_with_hidden_waits_is_not_called_fine() {
     let blind = |change: fn(&mut Evidence)| {
         let mut evidence = Scene::new(2, 5.0)
-            .load(1, 0.0, 5.0, Kind::User, 1.0)
+            .load(1, 0.0, 5.0, Load::User, 1.0)
             .with(Actor::new(4711, "train", 1).until(99.0, Doing::Run))
             .evidence();
         change(&mut evidence);
@@ -429,10 +429,10 @@ fn nothing_seen_is_not_fine() {
 }
 
 #[test]
-fn our_own_threads_are_victims_only_of_rank() {
+fn our_own_threads_are_victims_only_of_real_time_threads() {
     let scene = |owner: Actor| {
         Scene::new(2, 5.0)
-            .load(1, 0.0, 5.0, Kind::User, 1.0)
+            .load(1, 0.0, 5.0, Load::User, 1.0)
             .with(owner.pinned().until(99.0, Doing::Run))
             .with(Actor::new(90, "sampler", 1).of_process(89, "coroner").until(99.0, Doing::Wait))
             .evidence()
@@ -442,8 +442,8 @@ fn our_own_threads_are_victims_only_of_rank() {
 }
 
 #[test]
-fn threads_that_take_turns_in_the_kernel_are_not_stuck_there() {
-    let evidence = (60..65).fold(Scene::new(4, 5.0).load(1, 0.0, 5.0, Kind::System, 1.0), |scene, tid| {
+fn threads_that_take_turns_in_the_kernel_are_not_stuck() {
+    let evidence = (60..65).fold(Scene::new(4, 5.0).load(1, 0.0, 5.0, Load::System, 1.0), |scene, tid| {
         let turns = (0..50).fold(Actor::new(tid, "loader", 1).of_process(tid, "loader").in_kernel(), |actor, turn| {
             let doing = if turn % 5 == tid - 60 { Doing::Run } else { Doing::Sleep };
             actor.until(f64::from(turn + 1) / 10.0, doing)
@@ -456,10 +456,10 @@ fn threads_that_take_turns_in_the_kernel_are_not_stuck_there() {
 }
 
 #[test]
-fn a_core_that_we_fill_ourselves_is_no_trouble_of_the_node() {
+fn a_core_that_we_fill_ourselves_is_only_worth_knowing() {
     let scene = |process: &str| {
         Scene::new(2, 5.0)
-            .load(1, 0.0, 5.0, Kind::System, 1.0)
+            .load(1, 0.0, 5.0, Load::System, 1.0)
             .with(Actor::new(90, "sampler", 1).of_process(89, process).in_kernel().until(99.0, Doing::Run))
             .evidence()
     };
@@ -470,7 +470,7 @@ fn a_core_that_we_fill_ourselves_is_no_trouble_of_the_node() {
 #[test]
 fn a_real_time_thread_that_fills_a_core_is_worth_knowing_even_if_nobody_waits() {
     let evidence = Scene::new(2, 5.0)
-        .load(1, 0.0, 5.0, Kind::User, 1.0)
+        .load(1, 0.0, 5.0, Load::User, 1.0)
         .with(Actor::new(4711, "spin", 1).fifo(50).pinned().until(99.0, Doing::Run))
         .nic("eth0", 1)
         .evidence();
@@ -479,9 +479,9 @@ fn a_real_time_thread_that_fills_a_core_is_worth_knowing_even_if_nobody_waits() 
 }
 
 #[test]
-fn who_asked_to_be_last_is_no_victim_of_its_equals() {
+fn a_niced_thread_is_no_victim_of_ordinary_threads() {
     let evidence = Scene::new(2, 5.0)
-        .load(1, 0.0, 5.0, Kind::User, 1.0)
+        .load(1, 0.0, 5.0, Load::User, 1.0)
         .with(Actor::new(4711, "train", 1).until(99.0, Doing::Run))
         .with(Actor::new(90, "khugepaged", 1).nice(19).until(99.0, Doing::Wait))
         .evidence();
@@ -492,7 +492,7 @@ fn who_asked_to_be_last_is_no_victim_of_its_equals() {
 fn fifty_bad_cores_are_not_fifty_findings() {
     let mut scene = Scene::new(192, 5.0);
     for core in 0..50 {
-        scene = scene.load(core, 0.0, 5.0, Kind::System, 1.0);
+        scene = scene.load(core, 0.0, 5.0, Load::System, 1.0);
     }
     scene.evidence.nics.push(nic("eth0", 49));
     let found = findings(&scene.evidence());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::cores::scene::{Actor, Doing, Kind, Scene, time};
+use crate::cores::scene::{Actor, Doing, Load, Scene, time};
 use coroner_evidence::CoreSet;
 
 fn findings(evidence: &Evidence) -> Vec<Finding> {
@@ -15,7 +15,7 @@ fn spinner() -> Actor {
 }
 
 fn full_core() -> Scene {
-    Scene::new(2, 5.0).load(1, 0.0, 5.0, Kind::User, 1.0)
+    Scene::new(2, 5.0).load(1, 0.0, 5.0, Load::User, 1.0)
 }
 
 fn waits(actor: Actor) -> Actor {
@@ -25,7 +25,7 @@ fn waits(actor: Actor) -> Actor {
 #[test]
 fn a_starved_napi_thread_is_named_with_core_and_culprit() {
     let scene = full_core().with(spinner()).with(waits(Actor::kernel(300, "napi/vb-8195", 1)));
-    // Its device lives in a namespace that could not be entered.
+    // Its device is in a network namespace that could not be entered.
     let mut evidence = scene.evidence();
     let found = findings(&evidence);
     assert_eq!((found.len(), found[0].severity), (1, Severity::Critical));
@@ -36,7 +36,7 @@ fn a_starved_napi_thread_is_named_with_core_and_culprit() {
     assert!(found[0].remedy.contains("`chrt -o -p 0 4711`"), "{}", found[0].remedy);
     assert!(found[0].remedy.contains("`taskset -pc 0 300`"), "{}", found[0].remedy);
 
-    // With the device in sight, its number tells which queue it is.
+    // With the device in sight, the TID tells which queue it is.
     let mut nic = crate::cores::scene::nic("vb", 0);
     nic.netns = Some("blue".into());
     nic.queues[0].napi_tid = Some(300);
@@ -46,14 +46,14 @@ fn a_starved_napi_thread_is_named_with_core_and_culprit() {
     assert_eq!(found[0].subject.name, "vb in netns blue");
     assert!(found[0].title.starts_with("vb in netns blue rx-0"), "{}", found[0].title);
 
-    // Without the number, its name does.
+    // Without the TID, its name does.
     evidence.nics[0].queues[0].napi_tid = None;
     assert_eq!(findings(&evidence)[0].subject.name, "vb in netns blue");
 }
 
-/// Two that had the core one after the other: each is told what it did to the queue.
+/// Two threads had the core one after another: each gets a finding of its own.
 #[test]
-fn who_had_the_core_later_is_another_story() {
+fn each_owner_in_turn_is_a_finding() {
     let spinner = |tid: u32, comm: &str, from: f64, to: f64| {
         let actor = Actor::new(tid, comm, 1).fifo(50).pinned().until(from, Doing::Sleep);
         actor.until(to, Doing::Run).until(99.0, Doing::Sleep)
@@ -65,8 +65,8 @@ fn who_had_the_core_later_is_another_story() {
         .until(26.0, Doing::Wait)
         .until(99.0, Doing::Sleep);
     let evidence = Scene::new(2, 40.0)
-        .load(1, 2.0, 12.0, Kind::User, 1.0)
-        .load(1, 20.0, 26.0, Kind::User, 1.0)
+        .load(1, 2.0, 12.0, Load::User, 1.0)
+        .load(1, 20.0, 26.0, Load::User, 1.0)
         .with(spinner(4711, "first", 2.0, 12.0))
         .with(spinner(4712, "second", 20.0, 26.0))
         .with(napi)
@@ -78,18 +78,18 @@ fn who_had_the_core_later_is_another_story() {
 }
 
 #[test]
-fn nobody_is_sent_to_a_core_that_is_full_or_serves_a_nic() {
+fn a_thread_is_not_moved_to_a_core_that_is_full_or_serves_a_nic() {
     let scene = || full_core().with(spinner()).with(waits(Actor::kernel(300, "napi/vb-8195", 1)));
-    let remedy = &findings(&scene().load(0, 0.0, 5.0, Kind::User, 0.6).evidence())[0].remedy;
-    assert!(remedy.starts_with("Make spin[4711] an ordinary thread: `chrt -o -p 0 4711`"), "{remedy}");
-    assert!(!remedy.contains("taskset") && remedy.contains("There is no core to move it to"), "{remedy}");
+    let remedy = &findings(&scene().load(0, 0.0, 5.0, Load::User, 0.6).evidence())[0].remedy;
+    assert!(remedy.starts_with("Drop spin[4711] to SCHED_OTHER: `chrt -o -p 0 4711`"), "{remedy}");
+    assert!(!remedy.contains("taskset") && remedy.contains("Moving it won't help"), "{remedy}");
     assert!(remedy.contains("stop it"), "{remedy}");
     let remedy = &findings(&scene().nic("eth9", 0).evidence())[0].remedy;
     assert!(!remedy.contains("taskset -pc 0 4711"), "{remedy}");
 }
 
 #[test]
-fn ksoftirqd_counts_on_the_core_of_a_nic_only() {
+fn ksoftirqd_matters_only_on_a_core_that_serves_a_nic() {
     let scene = || full_core().with(spinner()).with(waits(Actor::kernel(22, "ksoftirqd/1", 1)));
     let mut evidence = scene().nic("eth0", 1).evidence();
     count(&mut evidence, Source::Interrupts, "cpu1", "38", 900);
@@ -100,19 +100,19 @@ fn ksoftirqd_counts_on_the_core_of_a_nic_only() {
     assert_eq!(findings(&scene().nic("eth0", 0).evidence()), []);
 }
 
-/// A counter that moved so much in five seconds.
+/// A counter that rose by this much in five seconds.
 fn count(evidence: &mut Evidence, source: Source, subject: &str, name: &str, by: u64) {
     evidence.counters.push(source, subject, name, time(0.0), 100);
     evidence.counters.push(source, subject, name, time(5.0), 100 + by);
 }
 
 #[test]
-fn a_ksoftirqd_that_waits_hurts_no_nic_without_traffic() {
+fn a_waiting_ksoftirqd_does_not_hurt_an_idle_nic() {
     let base = || {
         let scene = full_core().with(spinner()).with(waits(Actor::kernel(22, "ksoftirqd/1", 1)));
         scene.nic("eth0", 1).evidence()
     };
-    // Interrupts were seen, but none of this queue; packets on other queues or loopback do not count.
+    // Interrupts arrived, but not from this queue; packets on other queues or loopback do not count.
     let mut quiet = base();
     count(&mut quiet, Source::Interrupts, "cpu1", "LOC", 500);
     count(&mut quiet, Source::Softirqs, "cpu1", "NET_RX", 500);
@@ -128,11 +128,11 @@ fn a_ksoftirqd_that_waits_hurts_no_nic_without_traffic() {
     let mut down = base();
     down.nics[0].up = Some(false);
     assert_eq!(findings(&down), []);
-    // Nothing to see is no proof, neither way.
+    // No counters prove nothing either way.
     let found = findings(&base());
     assert_eq!(found[0].severity, Severity::Info);
     assert!(found[0].title.contains("may not have been served"), "{}", found[0].title);
-    // Without the queue's interrupt the softirqs of the core tell.
+    // Without the queue's interrupt, the core's softirqs decide.
     let mut polled = base();
     polled.nics[0].queues[0].irq = None;
     count(&mut polled, Source::Softirqs, "cpu1", "NET_RX", 500);
@@ -151,7 +151,7 @@ fn a_ksoftirqd_that_never_ran_leaves_no_trace_of_packets() {
 }
 
 #[test]
-fn a_tenth_of_a_second_is_the_limit_and_turns_do_not_count() {
+fn waits_count_from_a_tenth_of_a_second_and_turns_do_not() {
     let napi = |doing, until| {
         let napi = Actor::kernel(300, "napi/eth0-8195", 1).until(1.0, Doing::Sleep).until(until, doing);
         let napi = napi.until(until + 0.01, Doing::Run).until(99.0, Doing::Sleep);
@@ -162,10 +162,10 @@ fn a_tenth_of_a_second_is_the_limit_and_turns_do_not_count() {
     assert_eq!(napi(Doing::Turns { run: 0.4, wait: 0.6, slices: 200.0 }, 4.0), 0);
 }
 
-/// Core 1 serves eth0 and is in the kernel from 1 to 4 s; NET_RX there as given, looked at every half second.
+/// Core 1 serves eth0 and is in the kernel from 1 to 4 s; its NET_RX is as given, read every half second.
 fn stuck(net_rx: impl Fn(f64) -> u64) -> Evidence {
     let mut evidence = Scene::new(4, 5.0)
-        .load(1, 1.0, 4.0, Kind::System, 1.0)
+        .load(1, 1.0, 4.0, Load::System, 1.0)
         .with(
             Actor::new(50, "kubelet", 1)
                 .in_kernel()
@@ -197,12 +197,12 @@ fn a_stuck_core_is_a_starved_nic_only_if_packets_stopped() {
     let found = findings(&silent);
     assert_eq!((found[0].subject.name.as_str(), found[0].severity), ("eth0", Severity::Critical));
     assert!(found[0].title.contains("kubelet[50]"), "{}", found[0].title);
-    assert_eq!(findings(&stuck(|s| (s * 1000.0) as u64)), [], "packets went on");
-    assert_eq!(findings(&stuck(|_| 100)), [], "there was no traffic at all");
+    assert_eq!(findings(&stuck(|s| (s * 1000.0) as u64)), [], "packets were handled meanwhile");
+    assert_eq!(findings(&stuck(|_| 100)), [], "no traffic at all");
 }
 
 #[test]
-fn what_could_not_be_seen_is_a_warning_in_careful_words() {
+fn without_proof_it_is_info_and_says_may() {
     let mut evidence = stuck(|_| 0);
     evidence.counters = Default::default();
     let found = findings(&evidence);
@@ -211,8 +211,8 @@ fn what_could_not_be_seen_is_a_warning_in_careful_words() {
 }
 
 #[test]
-fn a_core_full_of_softirqs_is_serving() {
-    let evidence = Scene::new(4, 5.0).load(1, 0.0, 5.0, Kind::Softirq, 1.0).nic("eth0", 1).evidence();
+fn a_core_full_of_softirqs_is_serving_its_queues() {
+    let evidence = Scene::new(4, 5.0).load(1, 0.0, 5.0, Load::Softirq, 1.0).nic("eth0", 1).evidence();
     assert_eq!(findings(&evidence), []);
 }
 
@@ -240,13 +240,13 @@ fn long_turns_among_many_equals_are_not_starvation() {
 }
 
 #[test]
-fn a_wait_on_an_idle_core_is_not_for_the_core() {
+fn a_thread_that_waits_on_an_idle_core_waits_for_something_else() {
     let evidence = Scene::new(2, 5.0).with(waits(Actor::kernel(300, "napi/vb-8195", 1))).evidence();
     assert_eq!(findings(&evidence), []);
 }
 
 #[test]
-fn without_sight_there_is_no_fine() {
+fn without_evidence_it_cannot_tell() {
     let mut evidence = full_core().with(spinner()).nic("eth0", 1).evidence();
     evidence.thread_samples.clear();
     assert!(matches!(examine(&Case::of(&evidence)), Answer::CannotTell { .. }));

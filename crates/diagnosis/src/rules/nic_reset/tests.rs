@@ -36,7 +36,7 @@ fn the_incident_is_one_critical_finding_with_queue_core_and_age() {
     let f = one(examine(&Case::of(&evidence)));
     assert_eq!(f.severity, Severity::Critical);
     assert_eq!(f.subject, Subject::new(SubjectKind::Nic, "eth0"));
-    assert_eq!(f.title, "eth0 was reset or hung once, last 17 min ago: its poll had not run for 6.6 s");
+    assert_eq!(f.title, "eth0 was reset or hung 17 min ago: TX queue 5 had not been polled for 6.6 s");
     assert_eq!(fact(&f, FactKey::Queue), 5);
     assert_eq!(fact(&f, FactKey::ServingCore), 39);
     assert_eq!(fact(&f, FactKey::SinceNapi), 6596);
@@ -74,7 +74,7 @@ fn two_devices_are_two_findings() {
 }
 
 #[test]
-fn the_core_that_the_driver_names_wins_over_the_map_of_now() {
+fn the_core_named_by_the_driver_wins_over_the_current_map() {
     let mut evidence = watched(5);
     evidence.log = log(&[(
         60,
@@ -95,9 +95,9 @@ fn the_core_on_which_the_watchdog_ran_is_not_called_starved() {
     assert_eq!(fact(&f, FactKey::Silence), 5164);
 }
 
-/// Order in time is judged by what happened last: an earlier reset may be of before we looked.
+/// What came first is judged by the newest reset: an earlier one may predate the window.
 #[test]
-fn it_was_when_the_newest_reset_began() {
+fn its_time_is_that_of_the_newest_reset() {
     let when = |lines: &[(u64, &str)]| {
         let mut evidence = watched(5);
         evidence.log = log(lines);
@@ -115,7 +115,7 @@ fn signs_without_a_reset_are_a_warning() {
     evidence.log = log(&[(60, PAUSED)]);
     let f = one(examine(&Case::of(&evidence)));
     assert_eq!(f.severity, Severity::Warning);
-    assert!(f.title.contains("near a reset"), "{}", f.title);
+    assert!(f.title.contains("at risk of a reset: TX queue 5 had not been polled for 6.6 s"), "{}", f.title);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_failing_device_is_not_blamed_on_a_core() {
     evidence.log = log(&[(60, "ena 0000:20:03.0 eth0: Keep alive watchdog timeout."), (58, DONE)]);
     let f = one(examine(&Case::of(&evidence)));
     assert_eq!(f.severity, Severity::Critical);
-    assert!(f.detail.contains("sign of life"));
+    assert!(f.detail.contains("keep-alive"));
     assert!(f.remedy.contains("provider"), "{}", f.remedy);
 }
 
@@ -178,7 +178,7 @@ fn nothing_seen_is_not_fine() {
     assert!(because.contains("kernel log") && how.contains("root"));
     evidence.counters.push(Source::Ethtool, "eth0", "total_resets", END, 7);
     let (because, _) = cannot_tell(examine(&Case::of(&evidence)));
-    assert!(because.contains("only the watched 5.0 s were judged"), "{because}");
+    assert!(because.contains("watched only 5.0 s"), "{because}");
     assert!(because.contains("eth0 total_resets 7"), "{because}");
 }
 

@@ -2,17 +2,17 @@ use crate::case::Case;
 use crate::log_events::patterns::tests::SAMPLES;
 use crate::rules;
 use coroner_evidence::{
-    Born, CgroupCensus, CgroupChurn, ChildExits, Clocks, Container, CoreSet, CoreTicks, CoreTimes, Counters,
-    CrowdedParent, DeadBelow, Evidence, Held, Hold, KernelWork, LogLine, Maker, MapSource, Nic, NicQueue, Node,
-    PinningFile, QueueKind, Source, StatRead, Time, TriedInVain, Unit, UnitLogLine, WorkKind, WorkRow, Zombie,
-    ZombieMethod, ZombieScan,
+    Born, CgroupCensus, CgroupChurn, Charged, ChildExits, Clocks, Container, CoreSet, CoreTicks, CoreTimes, Counters,
+    CrowdedParent, DeadBelow, Evidence, Hold, KernelWork, LogLine, Maker, MapSource, Nic, NicQueue, Node, PinningFile,
+    QueueKind, Source, StatRead, Time, TriedInVain, Unit, UnitLogLine, WorkKind, WorkRow, Zombie, ZombieMethod,
+    ZombieScan,
 };
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Moments that are close together, far apart, and at both ends of what a number can hold.
+/// Moments close together, far apart, and at both ends of the range.
 pub fn time() -> impl Strategy<Value = Time> {
     prop_oneof![
         4 => (0u64..200_000).prop_map(Time::from_secs),
@@ -225,8 +225,8 @@ prop_compose! {
     fn held()(
         file in number(), swap_backed in number(), unevictable in number(), anonymous in option::of(number()),
         shmem in option::of(number()), kernel in option::of(number()), swap in option::of(number()),
-    ) -> Held {
-        Held { file, swap_backed, unevictable, anonymous, shmem, kernel, swap }
+    ) -> Charged {
+        Charged { file, swap_backed, unevictable, anonymous, shmem, kernel, swap }
     }
 }
 
@@ -334,12 +334,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn any_evidence_gets_an_answer_and_every_finding_is_whole(evidence in evidence()) {
+    fn any_evidence_gets_an_answer_and_every_finding_is_complete(evidence in evidence()) {
         if let Some(report) = crate::zombies::report(&evidence) {
             prop_assert!(report.groups.len() <= 20);
             if !report.scan.zombies.is_empty() {
                 let dead: Option<u64> = report.groups.iter().map(|g| g.dead).sum();
-                prop_assert_eq!(dead, Some(report.scan.zombies.len() as u64), "none is lost");
+                prop_assert_eq!(dead, Some(report.scan.zombies.len() as u64), "every zombie is in a group");
             }
             for group in &report.groups {
                 prop_assert!(group.per_hour.is_none_or(|rate| rate.value.is_finite()));

@@ -1,27 +1,26 @@
-//! The dead by name: which group it is, what keeps it, who makes it, and what to do about that one.
+//! The dead by name: which groups there are, what keeps them, who makes them, and what to do about it.
 
 use crate::finding::{Fact, FactKey, Subject, SubjectKind};
 use crate::units::paths::operand;
 use crate::words::{bytes, count, list, plural, rate};
 use crate::zombies::groups::join_path;
-use crate::zombies::{FileGroup, Group, MakerShare, PerHour, RateFrom, Report};
+use crate::zombies::{FileGroup, Group, MakerShare, OtherwiseKind, PerHour, RateFrom, ZombieReport};
 use std::time::Duration;
 
-/// Groups, files and makers that a person is told.
+/// How many groups, files and makers are named.
 const GROUPS: usize = 3;
 const FILES: usize = 3;
 const MAKERS: usize = 2;
 
-/// The group that most of them are of.
-pub fn dominant<'r, 'e>(report: &'r Report<'e>) -> Option<&'r Group<'e>> {
+/// The group that has more than half of them.
+pub fn dominant<'r, 'e>(report: &'r ZombieReport<'e>) -> Option<&'r Group<'e>> {
     let own = || report.groups.iter().filter(|g| g.rest_of == 0);
-    let most_dead = report.scan.dead.and_then(|all| own().find(|g| g.dead.is_some_and(|dead| dead > all / 2)));
-    // Where the dead are not counted by place, what they hold says nothing of how many they are.
-    most_dead
+    // Where the dead are not counted by parent, the bytes they hold do not say how many they are.
+    report.scan.dead.and_then(|all| own().find(|g| g.dead.is_some_and(|dead| dead > all / 2)))
 }
 
-/// What the finding is about: the unit that they are of, else the cgroup below which they died. `None` if there is no such one.
-pub fn subject(report: &Report<'_>) -> Option<Subject> {
+/// What the finding is about: their unit, else the cgroup below which they died. `None` if no group has most of them.
+pub fn subject(report: &ZombieReport<'_>) -> Option<Subject> {
     let group = dominant(report)?;
     Some(match &group.unit {
         Some(unit) => Subject::new(SubjectKind::Unit, unit.clone()),
@@ -30,7 +29,7 @@ pub fn subject(report: &Report<'_>) -> Option<Subject> {
     })
 }
 
-pub fn detail(report: &Report<'_>) -> String {
+pub fn detail(report: &ZombieReport<'_>) -> String {
     let mut text = String::new();
     for group in report.groups.iter().take(GROUPS) {
         text.push_str(&group_words(group));
@@ -38,15 +37,14 @@ pub fn detail(report: &Report<'_>) -> String {
     let rest = &report.groups[report.groups.len().min(GROUPS)..];
     if !rest.is_empty() {
         let dead = rest.iter().try_fold(0u64, |sum, g| Some(sum.saturating_add(g.dead?)));
-        let dead = dead.map(|dead| format!("{} more ", count(dead))).unwrap_or_default();
-        text.push_str(&format!("{dead}in {}. ", plural(rest.len() as u64, "other group", "other groups")));
+        let dead = dead.map_or_else(|| "More".to_owned(), |dead| format!("{} more", count(dead)));
+        text.push_str(&format!("{dead} in {}. ", plural(rest.len() as u64, "other group", "other groups")));
     }
     if report.groups.is_empty() {
-        text.push_str("Which they are could not be told");
+        text.push_str("They could not be named");
         let why = report.scan.instead_of.first().map(|tried| format!(": {}", tried.why));
         text.push_str(&format!("{}. ", why.unwrap_or_default()));
     }
-    // Whoever makes cgroups of which none is dead is not the culprit.
     let makers: Vec<String> = report.groups.iter().flat_map(known_makers).take(MAKERS).map(maker_words).collect();
     if !makers.is_empty() {
         text.push_str(&format!("Made by {}. ", makers.join("; ")));
@@ -54,16 +52,16 @@ pub fn detail(report: &Report<'_>) -> String {
     text
 }
 
-/// Who made and removed most cgroups while it was watched, whichever of them are dead.
-pub fn makers_seen(report: &Report<'_>) -> String {
+/// Who made and removed most cgroups while we watched, whether or not those are dead.
+pub fn makers_seen(report: &ZombieReport<'_>) -> String {
     match report.makers.iter().find(|share| share.maker.is_some() && share.removed > 0) {
         Some(share) => format!("Most were made and removed by {}. ", maker_words(share)),
         None => String::new(),
     }
 }
 
-/// And how fast they came.
-pub fn what_they_cost(report: &Report<'_>) -> String {
+/// What they cost, and how fast they came.
+pub fn what_they_cost(report: &ZombieReport<'_>) -> String {
     let mut text = format!("{} ", report.cost.matters);
     if let Some(words) = report.per_hour.and_then(births_words) {
         text.push_str(&words);
@@ -71,7 +69,7 @@ pub fn what_they_cost(report: &Report<'_>) -> String {
     text
 }
 
-/// Whoever makes cgroups that the kernel frees at once is not the culprit.
+/// Who makes cgroups that the kernel cannot free; whoever makes others is not the culprit.
 fn known_makers<'g>(group: &'g Group<'_>) -> impl Iterator<Item = &'g MakerShare> {
     let leaks = group.churn.is_some_and(|churn| churn.leaks());
     group.makers.iter().filter(move |m| leaks && m.maker.is_some())
@@ -86,7 +84,8 @@ fn group_words(group: &Group<'_>) -> String {
     } else {
         format!("{dead} died below {} as {}", group.parent, group.pattern)
     };
-    let mut text = format!("{place}; they hold {}", bytes(group.held.total()));
+    let hold = if group.dead == Some(1) { "it holds" } else { "they hold" };
+    let mut text = format!("{place}; {hold} {}", bytes(group.held.total()));
     let files: Vec<String> = group
         .pinned_in
         .iter()
@@ -99,7 +98,8 @@ fn group_words(group: &Group<'_>) -> String {
     if !files.is_empty() {
         text.push_str(&format!(", kept by {}", list(&files, FILES)));
     } else if let Some(otherwise) = group.pinned_otherwise.first() {
-        text.push_str(&format!(", kept by {}", otherwise.kind.as_str()));
+        let unknown = otherwise.kind == OtherwiseKind::Unknown;
+        text.push_str(&format!(", kept by {}", if unknown { "something unknown" } else { otherwise.kind.as_str() }));
     }
     text.push_str(". ");
     text
@@ -108,7 +108,7 @@ fn group_words(group: &Group<'_>) -> String {
 fn maker_words(share: &MakerShare) -> String {
     let for_unit = share.made_unit.as_ref().map(|unit| format!(" for {unit}")).unwrap_or_default();
     let restarts = match share.made_unit_restarts {
-        Some(0) => ", though systemd counts no restart",
+        Some(0) => ", although systemd counts no restarts",
         _ => "",
     };
     let minute = Duration::from_secs(60);
@@ -119,13 +119,13 @@ fn maker_words(share: &MakerShare) -> String {
 fn births_words(rate: PerHour) -> Option<String> {
     match rate.from {
         RateFrom::Births { .. } => {
-            Some(format!("Of the dead, {} were born within the last hour. ", count(rate.value.round() as u64)))
+            Some(format!("By their birth times, {} more come per hour. ", count(rate.value.round() as u64)))
         }
         _ => None,
     }
 }
 
-pub fn facts(report: &Report<'_>) -> Vec<Fact> {
+pub fn facts(report: &ZombieReport<'_>) -> Vec<Fact> {
     let method = report.scan.method.as_str();
     let mut facts = Vec::new();
     for group in report.groups.iter().take(GROUPS) {
@@ -150,8 +150,8 @@ pub fn facts(report: &Report<'_>) -> Vec<Fact> {
     facts
 }
 
-/// Concrete where it is known whom to stop and what to delete.
-pub fn remedy(report: &Report<'_>) -> Option<String> {
+/// Concrete if it is known what to stop and what to delete.
+pub fn remedy(report: &ZombieReport<'_>) -> Option<String> {
     let group = dominant(report)?;
     let who = match (&group.unit, known_makers(group).next()) {
         (Some(unit), _) => format!(
@@ -160,7 +160,7 @@ pub fn remedy(report: &Report<'_>) -> Option<String> {
         ),
         (None, Some(maker)) => maker.name(),
         (None, None) if group.pod_uid.is_some() || group.parent.contains("kubepods") => {
-            format!("the pod whose containers start again and again below {} (`crictl ps -a`)", group.parent)
+            format!("the pod below {} whose containers keep restarting (`crictl ps -a`)", group.parent)
         }
         (None, None) => format!(
             "whatever makes and removes cgroups below {} (`coroner zombies --watch` names the process)",
@@ -169,8 +169,8 @@ pub fn remedy(report: &Report<'_>) -> Option<String> {
     };
     let stands_still = group.per_hour.is_some_and(|rate| rate.value == 0.0);
     let stop = match stands_still {
-        true => format!("They do not become more now; should they, stop who makes them: {who}. "),
-        false => format!("Stop who makes them: {who}. That stops the growth and frees nothing. "),
+        true => format!("Their number is not growing now. If it does, stop what makes them: {who}. "),
+        false => format!("Stop what makes them: {who}. That stops the growth but frees nothing. "),
     };
     let how = how_they_go(report)?;
     Some(match stands_still {
@@ -179,12 +179,12 @@ pub fn remedy(report: &Report<'_>) -> Option<String> {
     })
 }
 
-/// What frees the dead of the largest group, in whole sentences.
-pub fn how_they_go(report: &Report<'_>) -> Option<String> {
+/// What frees the dead of the dominant group, in whole sentences.
+pub fn how_they_go(report: &ZombieReport<'_>) -> Option<String> {
     let group = dominant(report)?;
-    let mut text = "Those already there go only when the memory that keeps them goes: ".to_owned();
+    let mut text = "The existing ones are freed only with the memory that pins them: ".to_owned();
     let mut ways = Vec::new();
-    // Never a pattern to delete: it may cover what others need. One file, or one of them and where the others are listed.
+    // Never a pattern to delete: it may match files that others need. Name one file, and where the others are listed.
     let of = |shared: bool| {
         let files = group.pinned_in.iter().filter(move |f| (f.filesystem == "tmpfs") == shared);
         let words = |f: &FileGroup| match f.files {
@@ -196,14 +196,14 @@ pub fn how_they_go(report: &Report<'_>) -> Option<String> {
     let (shared, cached) = (of(true), of(false));
     if !shared.is_empty() {
         ways.push(format!(
-            "delete, once nobody uses them (`fuser -v FILE`), {} (`coroner zombies --all` lists each)",
+            "delete {} once unused (check with `fuser -v FILE`; `coroner zombies --all` lists each file)",
             list(&shared, FILES)
         ));
     }
     if !cached.is_empty() || group.held.file > 0 {
         let of = if cached.is_empty() { String::new() } else { format!(" of {}", list(&cached, FILES)) };
         ways.push(format!(
-            "on a drained node `echo 1 > /proc/sys/vm/drop_caches` for the page cache{of} (it slows running jobs)"
+            "on a drained node, drop the page cache{of} (`echo 1 > /proc/sys/vm/drop_caches`; it slows running jobs)"
         ));
     }
     if shared.is_empty() && group.held.swap_backed > 0 {

@@ -20,7 +20,7 @@ pub fn service(name: &str) -> Vec<Unit> {
     vec![look(start(5)), look(END)]
 }
 
-/// So many cgroups, made and removed within the last five seconds by a process of this cgroup.
+/// Cgroups made and removed within the last five seconds by a process of this cgroup.
 pub fn births(parent: &str, pattern: &str, born: u64, comm: &str, cgroup: &str) -> Vec<CgroupChurn> {
     vec![row(5, 0, parent, pattern, born, comm, cgroup)]
 }
@@ -48,7 +48,7 @@ fn row(from: u64, to: u64, parent: &str, pattern: &str, born: u64, comm: &str, c
     }
 }
 
-/// Children of one process that ended within the last five seconds, and how many of them failed young.
+/// Children of one process that ended within the last five seconds, `failed` of them soon after their start.
 pub fn children(parent: &str, comm: &str, exits: u64, failed: u64, cgroup: &str) -> Vec<ChildExits> {
     vec![ChildExits {
         from: start(5),
@@ -85,8 +85,9 @@ fn births_below_a_unit_or_by_its_processes_are_churn() {
     below.units = service("ecs.service");
     let found = churning(&below);
     assert_eq!((&*found[0].unit, found[0].restarts, found[0].per_hour), ("ecs.service", Some(0), 10_800.0));
-    assert!(matches!(&found[0].kind, Kind::Cgroups { pattern, born: 15, removed: 15, .. } if pattern == "agent.*"));
-    // Elsewhere, by a process of the unit; each in a directory of its own.
+    assert!(matches!(found[0].kind, ChurnKind::Cgroups { born: 15, removed: 15, .. }), "{:?}", found[0].kind);
+    assert_eq!(found[0].kind.what(), "/system.slice/ecs.service/agent.*");
+    // Elsewhere, by a process of the unit, each in its own directory.
     let mut elsewhere = watched(120);
     elsewhere.cgroup_churn =
         (0..24).map(|i| row(120 - i * 5, 115 - i * 5, &format!("/ecs/task-{i}"), "c*", 1, "ecs-init", ECS)).collect();
@@ -94,7 +95,7 @@ fn births_below_a_unit_or_by_its_processes_are_churn() {
 }
 
 #[test]
-fn a_modest_rate_a_burst_and_what_stays_are_no_churn() {
+fn a_low_rate_a_burst_or_cgroups_that_stay_are_no_churn() {
     // One a minute.
     let mut modest = watched(600);
     modest.cgroup_churn = (0..10).map(|i| row(600 - i * 60, 595 - i * 60, ECS, "job.*", 1, "x", ECS)).collect();
@@ -106,7 +107,6 @@ fn a_modest_rate_a_burst_and_what_stays_are_no_churn() {
     let mut burst = watched(600);
     burst.cgroup_churn = vec![row(300, 295, ECS, "job.*", 40, "x", ECS)];
     assert_eq!(units(&burst), [""; 0]);
-    // Not removed.
     let mut stay = made(ECS, "agent.*", 15, "ecs-init", ECS);
     stay.cgroup_churn[0].removed = 3;
     assert_eq!(units(&stay), [""; 0]);
@@ -122,7 +122,7 @@ fn an_hour_of_churn_in_a_day_is_churn() {
 }
 
 #[test]
-fn whoever_makes_cgroups_for_others_is_at_work() {
+fn making_cgroups_for_others_is_no_churn() {
     let pod = "/kubepods/burstable/pod6f9b1c7e-1111-2222-3333-444455556666";
     for (parent, pattern, comm, cgroup) in [
         ("/system.slice", "x.service", "systemd", "/init.scope"),
@@ -143,7 +143,7 @@ fn whoever_makes_cgroups_for_others_is_at_work() {
     ] {
         assert_eq!(units(&made(parent, pattern, 60, comm, cgroup)), [""; 0], "{parent} {comm}");
     }
-    // Nobody knows who.
+    // The maker is unknown.
     let mut unknown = made(ECS, "agent.*", 15, "x", ECS);
     unknown.cgroup_churn[0].maker = None;
     assert_eq!(units(&unknown), [""; 0]);
@@ -154,10 +154,10 @@ fn whoever_makes_cgroups_for_others_is_at_work() {
 }
 
 #[test]
-fn a_child_that_always_fails_is_churn_and_answers_are_not() {
+fn a_child_that_always_fails_is_churn_and_an_exit_code_as_answer_is_not() {
     assert_eq!(units(&failing("watchdog.sh", "agent", 6, 6, ECS)), ["ecs.service"]);
     assert_eq!(units(&failing("supervisord", "bash", 3, 3, ECS)), ["ecs.service"]);
-    // Too few, mostly well, an answer, a subshell, systemd itself, a session, a runtime.
+    // Too few, mostly successful, an answer, a subshell, systemd itself, a session, a runtime.
     for (parent, comm, exits, failed, cgroup) in [
         ("watchdog.sh", "agent", 4, 4, ECS),
         ("watchdog.sh", "agent", 60, 10, ECS),
@@ -174,7 +174,7 @@ fn a_child_that_always_fails_is_churn_and_answers_are_not() {
 }
 
 #[test]
-fn a_build_lets_many_different_things_fail() {
+fn a_build_in_which_many_things_fail_is_no_churn() {
     let mut build = watched(60);
     for name in ["conftest", "cc1", "ld", "a.out", "unit-test"] {
         build.child_exits.extend(children("make", name, 10, 10, "/system.slice/build.service"));
@@ -185,7 +185,7 @@ fn a_build_lets_many_different_things_fail() {
 }
 
 #[test]
-fn a_supervisor_in_a_container_is_named_by_the_container() {
+fn a_supervisor_in_a_container_is_named_after_the_container() {
     let id = "0123456789abcdef".repeat(4);
     let evidence = failing("supervisord", "worker", 9, 9, &format!("/docker/{id}"));
     let found = churning(&evidence);
@@ -194,12 +194,12 @@ fn a_supervisor_in_a_container_is_named_by_the_container() {
 }
 
 #[test]
-fn what_a_crashlooping_unit_makes_is_told_as_its_loop() {
+fn what_a_crashlooping_unit_makes_is_part_of_its_loop() {
     let mut evidence = made(ECS, "agent.*", 15, "ecs-init", ECS);
     evidence.units = service("ecs.service");
     (evidence.units[1].restarts, evidence.units[1].invocation_id) = (Some(15), Some("b".into()));
     assert_eq!(units(&evidence), [""; 0]);
-    // Far more than its restarts explain.
+    // Far more than its restarts can explain.
     evidence.units[1].restarts = Some(2);
     assert_eq!(units(&evidence), ["ecs.service"]);
 }
@@ -221,7 +221,7 @@ proptest! {
         }
     }
 
-    /// Children that end well never make churn.
+    /// Children that succeed are never churn.
     #[test]
     fn success_is_no_churn(rows in vec(("[a-z]{1,9}", "[a-z]{1,9}", any::<u64>()), 0..30)) {
         let mut evidence = watched(60);

@@ -1,4 +1,4 @@
-//! Who is behind a birth, and for whom making things is honest work.
+//! Who is behind a birth, and whose job it is to make cgroups and processes.
 
 use crate::units::paths::{UnitPaths, is_session, stem};
 use coroner_evidence::{CgroupChurn, CgroupOwner, Maker};
@@ -28,8 +28,8 @@ const RUNTIMES: &[&str] = &[
     "machined",
 ];
 
-/// Batch systems and build servers: a cgroup for each job or step, many different ones, is what they are for. Only if what they start
-/// fails in the same way again and again is it churn.
+/// Batch systems and build servers: making a cgroup for each of many different jobs is their purpose. It is churn only if what they
+/// start keeps failing in the same way.
 const STARTS_SHORT_THINGS: &[&str] = &[
     "slurmd",
     "slurmstepd",
@@ -48,7 +48,7 @@ const STARTS_SHORT_THINGS: &[&str] = &[
     "atd",
 ];
 
-/// Programs whose work is to start again what died.
+/// Programs whose job is to restart what died.
 const SUPERVISORS: &[&str] = &[
     "supervisord",
     "runsv",
@@ -65,7 +65,7 @@ const SUPERVISORS: &[&str] = &[
     "immortal",
 ];
 
-/// Commands that answer a question by their exit code, and shells, which are how scripts and agents ask: a 1 of these is an answer.
+/// Commands that answer by their exit code, and shells, through which scripts and agents ask: exit status 1 is an answer.
 const ANSWERS: &[&str] = &[
     "[",
     "test",
@@ -159,7 +159,7 @@ const ANSWERS: &[&str] = &[
     "ntpq",
 ];
 
-/// By name or by its beginning up to a dash or colon: `containerd-shim-runc-v2`, `runc:[2:INIT]`, `k3s-agent`.
+/// By name, or by its beginning up to a separator: `containerd-shim-runc-v2`, `runc:[2:INIT]`, `k3s-agent`.
 fn is_one_of(name: &str, names: &[&str]) -> bool {
     names.iter().any(|known| {
         name.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', ':', '.', ' ', '_']))
@@ -191,7 +191,7 @@ pub fn answers_by_its_exit_code(comm: &str) -> bool {
     ANSWERS.contains(&comm)
 }
 
-/// The unit that is behind births: whose cgroup they are below, else whose process makes them.
+/// The unit behind births: the one whose cgroup they are below, else the one whose process makes them.
 pub fn unit_behind(row: &CgroupChurn, maker: &Maker, paths: &UnitPaths<'_>) -> Option<String> {
     if maker.pid == 1 || maker.comm == "systemd" {
         return None;
@@ -201,7 +201,7 @@ pub fn unit_behind(row: &CgroupChurn, maker: &Maker, paths: &UnitPaths<'_>) -> O
         return None;
     }
     let unit = match paths.unit_of(&row.parent) {
-        // Whoever acts there does so for this unit.
+        // Whoever acts there acts for this unit.
         Some(unit) => Some(unit).filter(|unit| !makes_for_others(unit, "")),
         None => {
             let unit = paths.unit_of(maker.cgroup.as_deref()?)?;

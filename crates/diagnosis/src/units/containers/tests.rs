@@ -8,7 +8,7 @@ const NOW_NS: u64 = 1_750_000_000_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 const UID: &str = "6f9b1c7e-1111-2222-3333-444455556666";
 
-/// As kubelet tells of it: last started so many seconds ago, and first known so long before that.
+/// As kubelet reports it: last started `started_ago` seconds ago, first known start `known` seconds before that.
 pub fn pod_container(restarts: u64, started_ago: u64, known: u64) -> Container {
     let started = NOW_NS - started_ago * SECOND;
     Container {
@@ -26,7 +26,7 @@ pub fn pod_container(restarts: u64, started_ago: u64, known: u64) -> Container {
     }
 }
 
-/// Docker's `web`, seen so many seconds before the end.
+/// Docker's `web`, seen `ago` seconds before the end.
 pub fn docker(ago: u64, restarts: u64) -> Container {
     Container {
         at: start(ago),
@@ -40,7 +40,7 @@ pub fn docker(ago: u64, restarts: u64) -> Container {
     }
 }
 
-/// So many containers that came and went below one pod, one each twenty seconds.
+/// `n` containers that came and went below one pod, one every 20 s.
 pub fn pod_births(n: u64) -> Vec<CgroupChurn> {
     let row = |i| CgroupChurn {
         from: start(300 - i * 20),
@@ -79,13 +79,13 @@ fn restarts_in_the_window_make_a_loop() {
 
 #[test]
 fn a_slow_loop_shows_in_its_history() {
-    // Each five minutes.
+    // Every five minutes.
     assert_eq!(container_loops(&of(vec![pod_container(40, 120, 12_000)])).len(), 1);
     // kubelet remembers only the last two starts.
     let last_two = of(vec![pod_container(40, 120, 310)]);
     let found = container_loops(&last_two);
     assert!((10.0..20.0).contains(&found[0].per_hour.unwrap()), "{:?}", found[0].per_hour);
-    // Runs since an hour; 3 restarts in a month; restarted twice only; nobody knows when.
+    // Up for an hour; 3 restarts in a month; only two restarts; start time unknown.
     assert!(container_loops(&of(vec![pod_container(40, 3600, 12_000)])).is_empty());
     assert!(container_loops(&of(vec![pod_container(3, 120, 30 * 86_400)])).is_empty());
     assert!(container_loops(&of(vec![pod_container(2, 120, 600)])).is_empty());
@@ -94,29 +94,29 @@ fn a_slow_loop_shows_in_its_history() {
 }
 
 #[test]
-fn a_container_that_is_made_anew_under_its_name_loops_too() {
+fn a_container_that_is_recreated_under_its_name_loops_too() {
     let anew = |ago, id: &str| Container { id: Some(id.into()), ..docker(ago, 0) };
     let evidence = of(vec![anew(45, "a"), anew(30, "b"), anew(15, "c"), anew(0, "d")]);
     let found = container_loops(&evidence);
     assert!(found[0].made_anew);
     assert_eq!(found[0].in_window.unwrap().0, 3);
-    // Somebody deploys, and again.
+    // Two deployments.
     assert!(container_loops(&of(vec![anew(45, "a"), anew(30, "b"), anew(0, "c")])).is_empty());
 }
 
 #[test]
-fn cgroups_below_one_pod_tell_where_no_file_does() {
+fn cgroups_below_one_pod_show_a_loop_without_files() {
     let mut evidence = Evidence { cgroup_churn: pod_births(12), ..watched(300) };
     let found = container_loops(&evidence);
     assert_eq!((found[0].name(), found[0].in_window.unwrap().0), (format!("pod {UID}"), 12));
     assert!(found[0].told_by_cgroups());
-    // A file knows its name, though it tells of no restarts.
+    // A file knows its name, but shows no restarts.
     evidence.containers = vec![pod_container(0, 3000, 0)];
     assert_eq!(container_loops(&evidence)[0].name(), "prod/web-0");
-    // And where it tells of them, that is enough.
+    // If the file shows restarts, the loop is reported once.
     evidence.containers = vec![pod_container(40, 120, 12_000)];
     assert_eq!(container_loops(&evidence).len(), 1);
-    // A pod that starts with its init containers; many pods that start.
+    // A pod starting with its init containers; many pods starting.
     assert!(container_loops(&Evidence { cgroup_churn: pod_births(6), ..watched(300) }).is_empty());
     let mut many = pod_births(14);
     for (i, row) in many.iter_mut().enumerate() {
@@ -147,9 +147,9 @@ proptest! {
         }
     }
 
-    /// One that never restarts is well, whatever else is said of it and in whatever order.
+    /// One that never restarts is no loop, whatever else is known and in whatever order.
     #[test]
-    fn none_is_made_a_loop(rows in vec((0u64..600, any::<Option<u64>>(), any::<Option<u64>>(), 0u64..3), 0..30).prop_shuffle()) {
+    fn a_container_without_restarts_is_no_loop(rows in vec((0u64..600, any::<Option<u64>>(), any::<Option<u64>>(), 0u64..3), 0..30).prop_shuffle()) {
         let containers = rows.into_iter().map(|(ago, started_real_ns, first_started_real_ns, restarts)| Container {
             started_real_ns, first_started_real_ns, restarts: restarts / 3, ..docker(ago, 0)
         });

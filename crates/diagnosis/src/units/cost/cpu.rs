@@ -6,11 +6,11 @@ use coroner_evidence::{CgroupOwner, Evidence, Process, Source, ThreadKey, Thread
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// A shorter time makes no share.
+/// A shorter time gives no reliable share.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-/// From what systemd says of the cgroup's CPU time. It begins anew with each invocation: of one that came between two looks it is
-/// what has been used since.
+/// From the cgroup's CPU time as systemd reports it. Each invocation starts from zero: for one that began between two looks, all of
+/// it counts.
 pub fn between_looks(looks: &[&Unit]) -> Option<f64> {
     let telling: Vec<&&Unit> = looks.iter().filter(|u| u.cpu_ns.is_some()).collect();
     let over = telling.last()?.at.since(telling.first()?.at);
@@ -29,7 +29,7 @@ pub struct Used {
     pub memory_bytes: Option<u64>,
 }
 
-/// From the threads that were seen, by the unit of their process. `by_cgroup`: also those that are of no unit.
+/// From the threads seen, by the unit of their process. `by_cgroup`: also those that belong to no unit.
 pub fn of_processes(evidence: &Evidence, paths: &UnitPaths<'_>, by_cgroup: bool) -> BTreeMap<String, Used> {
     let mut names: HashMap<u32, String> = HashMap::new();
     let mut used: BTreeMap<String, Used> = BTreeMap::new();
@@ -55,11 +55,11 @@ pub fn of_processes(evidence: &Evidence, paths: &UnitPaths<'_>, by_cgroup: bool)
             *last = sample;
         }
     }
-    // Threads that ran are of somebody whose time is known, even if it was none.
+    // A name with sampled threads has a known CPU time, even if it is zero.
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for (key, (first, last)) in ends {
         let Some(name) = pids.get(&key).and_then(|pid| names.get(pid)) else { continue };
-        // Started while it was watched: all it used.
+        // Started while watched: all of its time counts.
         let young = key.started.saturating_mul(TICK_NS) >= window.from.0;
         let before = if young { 0 } else { cpu_ns(first) };
         let sum = sums.entry(name).or_default();

@@ -1,4 +1,4 @@
-//! Dead cgroups, by the unit whose they were or whose processes made them.
+//! Dead cgroups, by the unit they belonged to or whose processes made them.
 
 use super::PinnedBy;
 use crate::units::churn::makes_for_others;
@@ -10,21 +10,21 @@ use coroner_evidence::{Evidence, Time, ZombieScan};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// Files that are named.
+/// How many files are named.
 const FILES: usize = 3;
-/// So many new ones make a rate, however short it was watched.
+/// This many new ones give a rate, however short the watch.
 const RISEN: u64 = 10;
-/// A leak that began just now is not taken for faster than it would be over this time.
+/// The rate of a leak that has just begun is taken over at least this time.
 const SHORTEST_LEAK: Duration = Duration::from_secs(10);
-/// Two looks closer than this are one.
+/// Two scans closer than this count as one.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// With fewer, a rate needs two looks so far apart, or a node that is up for so long.
+/// With fewer, a rate needs two scans this far apart, or a node that has been up this long.
 const LONG_ENOUGH: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
 pub struct Dead {
-    /// All were named: a unit that is not here has none.
+    /// All were named: a unit that is missing here has none.
     pub complete: bool,
     pub units: BTreeMap<String, OfUnit>,
 }
@@ -88,14 +88,14 @@ pub fn by_unit(evidence: &Evidence, paths: &UnitPaths<'_>) -> Option<Dead> {
             (tally.zombies.saturating_sub(then), *over)
         });
         let rate = if let Some((n, over)) = risen.filter(|(n, over)| *n >= RISEN || *over >= LONG_ENOUGH && *n > 0) {
-            // What happens now, rather than the last hour, most of which it may have been quiet.
+            // The current rate, rather than that of the last hour, most of which may have been quiet.
             Some((n, RateFrom::Watched { over }))
         } else if !tally.births_unknown && recently >= LONG_ENOUGH {
-            // It may have begun since: an hour that was quiet until a minute ago says nothing of this minute.
+            // The leak may have just begun: count from its first birth, not over a quiet hour.
             let since_first = tally.oldest.map_or(recently, |oldest| scan.at.since(oldest).max(SHORTEST_LEAK));
             let over = recently.min(since_first);
             Some(match node {
-                // Many came at once before, and no unit leaks faster than the node grows.
+                // There was a burst earlier: no unit leaks faster than the node grows.
                 Some((n, watched)) if per_hour(n, watched) < per_hour(tally.born_recently, over) => {
                     (n, RateFrom::Watched { over: watched })
                 }
@@ -125,7 +125,7 @@ struct Tally {
     born_recently: u64,
     births_unknown: bool,
     oldest: Option<Time>,
-    /// By their place in the scan: bytes, and how many they keep.
+    /// By index in the scan: bytes, and how many dead it keeps.
     files: HashMap<u32, (u64, u64)>,
 }
 
@@ -140,7 +140,7 @@ impl Tally {
     }
 }
 
-/// For each zombie of a scan the place of its unit.
+/// For each zombie of a scan, the index of its unit.
 struct Joined {
     units: Vec<String>,
     unit_of: Vec<Option<usize>>,
@@ -150,7 +150,7 @@ impl Joined {
     fn of(evidence: &Evidence, scan: &ZombieScan, paths: &UnitPaths<'_>) -> Joined {
         let mut joined = Joined { units: Vec::new(), unit_of: Vec::with_capacity(scan.zombies.len()) };
         let mut places: HashMap<String, usize> = HashMap::new();
-        // Many die with the same name again and again.
+        // Many share the same path.
         let mut known: HashMap<&str, Option<usize>> = HashMap::new();
         let mut place = |unit: String, units: &mut Vec<String>| {
             *places.entry(unit).or_insert_with_key(|unit| {
@@ -167,7 +167,7 @@ impl Joined {
         if evidence.cgroup_churn.is_empty() || joined.unit_of.iter().all(Option::is_some) {
             return joined;
         }
-        // Of no unit by their path: whose processes make such ones?
+        // No unit by path: whose processes make cgroups like these?
         let (mut groups, group_of) = groups(scan);
         makers::join(evidence, &mut groups);
         let makers: Vec<Option<usize>> = groups
@@ -183,7 +183,7 @@ impl Joined {
     }
 }
 
-/// The unit whose processes made all that was seen of a group; not one whose work it is to make cgroups for others.
+/// The unit whose processes made all cgroups seen of a group; not one that makes cgroups for others.
 fn only_maker(makers: &[MakerShare], paths: &UnitPaths<'_>) -> Option<String> {
     let mut units = makers.iter().filter(|m| m.born > 0).map(|m| {
         let maker = m.maker.as_ref()?;
@@ -193,7 +193,7 @@ fn only_maker(makers: &[MakerShare], paths: &UnitPaths<'_>) -> Option<String> {
     units.all(|unit| unit.as_ref() == Some(&first)).then_some(first)
 }
 
-/// Where they have no names: those whose parent is of a unit.
+/// If they have no names: those whose parent belongs to a unit.
 fn placed(scan: &ZombieScan, paths: &UnitPaths<'_>) -> Dead {
     let mut units: BTreeMap<String, OfUnit> = BTreeMap::new();
     for below in &scan.below {
@@ -206,7 +206,7 @@ fn placed(scan: &ZombieScan, paths: &UnitPaths<'_>) -> Dead {
     Dead { complete: scan.dead == Some(0), units }
 }
 
-/// The oldest scan that named them too.
+/// The oldest earlier scan that named them.
 fn earlier<'e>(evidence: &'e Evidence, scan: &ZombieScan) -> Option<&'e ZombieScan> {
     let names = |s: &&ZombieScan| {
         s.truncated.is_none() && (!s.zombies.is_empty() || s.dead == Some(0)) && scan.at.since(s.at) >= SHORTEST

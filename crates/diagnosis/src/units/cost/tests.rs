@@ -35,10 +35,10 @@ fn cpu_comes_from_the_looks_at_one_invocation() {
         (cost.cores, cost.cpu_ns, cost.memory_bytes, cost.tasks),
         (Some(0.5), Some(12 * SECOND), Some(4096), Some(3))
     );
-    // Another invocation: what that has used, not the difference.
+    // Another invocation: all it has used, not the difference.
     evidence.units[1] = look(END, "a.service", Some(SECOND), "y");
     assert_eq!(costs(&evidence)["a.service"].cores, Some(0.1));
-    // One that is dead holds nothing any more.
+    // A dead one holds nothing any more.
     evidence.units[1].active_state = "failed".into();
     assert_eq!(costs(&evidence)["a.service"].memory_bytes, None);
 }
@@ -89,7 +89,7 @@ fn threads(evidence: &mut Evidence, pid: u32, ran_ns: u64) {
 }
 
 #[test]
-fn cpu_comes_from_threads_where_systemd_does_not_tell() {
+fn without_systemd_cpu_comes_from_threads() {
     let id = "0123456789abcdef".repeat(4);
     let mut evidence = watched(10);
     evidence.processes = vec![
@@ -155,14 +155,14 @@ fn dead_cgroups_are_joined_by_path_and_by_maker() {
     assert_eq!(a.pinned_by, [PinnedBy { file: "/var/lib/a/state".into(), bytes: 25 * 4096, zombies: 25 }]);
     assert_eq!(all["b.service"].zombies, Some(20), "by its maker");
     assert_eq!(all["c.service"].zombies, Some(0));
-    assert_eq!(all["gone.service"].zombies, Some(5), "by its path, though nobody knows it any more");
-    // A runtime makes them for others.
+    assert_eq!(all["gone.service"].zombies, Some(5), "by its path, though systemd no longer knows it");
+    // A container runtime makes them for others.
     evidence.cgroup_churn[0].maker.as_mut().unwrap().comm = "runc".into();
     assert_eq!(costs(&evidence)["b.service"].zombies, Some(0));
 }
 
 #[test]
-fn without_names_what_is_unknown_stays_unknown() {
+fn without_names_unknown_counts_stay_unknown() {
     let mut evidence = watched(10);
     evidence.units = vec![look(END, "a.service", None, "x"), look(END, "b.service", None, "x")];
     let mut unnamed = scan::<String>([]);

@@ -1,20 +1,20 @@
-//! Automatic restarts in time, from counts that are set back at will.
+//! Automatic restarts over time, from counts that may be reset at any time.
 
 use super::{SLOW_LOOP_PERIOD, has_failed, is_job};
 use coroner_evidence::{Clocks, Evidence, Unit};
 use std::time::Duration;
 
-/// So many restarts from one moment to another. Nanoseconds of [`Clock`].
+/// Restarts between two moments, in nanoseconds of [`Clock`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     pub from: u64,
     pub to: u64,
     pub restarts: u64,
-    /// The first of them was the first since the unit was started, or since the count was set back.
+    /// The first of them was the first since the unit was started or its count was reset.
     pub first_ever: bool,
 }
 
-/// The wall clock, so that looks and the journal are of one time; monotonic time where nobody told the wall clock.
+/// The wall clock, so that looks and the journal share one time; monotonic time if the wall clock is unknown.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock(Option<Clocks>);
 
@@ -32,7 +32,7 @@ impl Clock {
     }
 }
 
-/// What the looks say, the oldest first. A look that did not see the count says nothing, and one that did not see the unit is not there.
+/// From the looks, oldest first. A look that did not see the count is ignored; one that did not see the unit is not there.
 pub fn of_looks(looks: &[&Unit], clock: &Clock) -> Vec<Step> {
     let telling: Vec<&Unit> = looks.iter().filter(|u| u.restarts.is_some()).copied().collect();
     let mut steps = Vec::new();
@@ -54,7 +54,7 @@ fn between(a: &Unit, b: &Unit) -> u64 {
         return u64::from(after - before);
     }
     if after < before {
-        // Set back to 0 by reset-failed or a start by hand; only automatic restarts raise it again.
+        // Reset to 0 by reset-failed or a manual start; only automatic restarts raise it again.
         return match after {
             0 => u64::from(was_restarted_while_waiting(a, b)),
             after => at_most_possible(a, b, u64::from(after)),
@@ -64,18 +64,18 @@ fn between(a: &Unit, b: &Unit) -> u64 {
         return 0;
     }
     match after {
-        // A start by hand, unless systemd was just about to do it.
+        // A manual start, unless systemd was just about to do it.
         0 => u64::from(was_restarted_while_waiting(a, b) || was_started_to_fail_again(a, b)),
-        // The restart that was queued when it was looked at had been counted already.
+        // The restart that was queued at the first look was already counted.
         _ if a.sub_state == "auto-restart-queued" => 0,
-        // Set back, and as high again as before.
+        // Reset, and as high again as before.
         after => at_most_possible(a, b, u64::from(after)),
     }
 }
 
 fn is_started_anew(a: &Unit, b: &Unit) -> bool {
-    // The start of the main process is told together with the count, the invocation by another call a moment before: where both are
-    // known, both must have changed. (The commands of one invocation may be several.)
+    // The start of the main process is read together with the count, the invocation a moment before by another call: if both are
+    // known, both must have changed. (One invocation may run several commands.)
     let main = a.main_started.zip(b.main_started).map(|(a, b)| a != b);
     let invocation = a.invocation_id.as_ref().zip(b.invocation_id.as_ref()).map(|(a, b)| a != b);
     match (main, invocation) {
@@ -84,8 +84,8 @@ fn is_started_anew(a: &Unit, b: &Unit) -> bool {
     }
 }
 
-/// It had failed, was started at once and failed again: by something else than `Restart=`, such as `Upholds=` of another unit or a
-/// script. People take longer.
+/// It had failed, was started at once and failed again: not by `Restart=`, but by `Upholds=` of another unit or by a script. People
+/// take longer.
 fn was_started_to_fail_again(a: &Unit, b: &Unit) -> bool {
     let failed = |u: &Unit| u.active_state == "failed" && has_failed(u) && u.invocation_id.is_some();
     let at_once =
@@ -93,22 +93,22 @@ fn was_started_to_fail_again(a: &Unit, b: &Unit) -> bool {
     failed(a) && failed(b) && at_once && !is_job(&[a, b])
 }
 
-/// Nobody reads a log and starts a unit again within this time, again and again.
+/// Nobody keeps reading a log and restarting a unit within this time.
 const AT_ONCE: Duration = Duration::from_secs(15);
 
-/// systemd had decided to restart it, and another invocation came. That the count does not show it is `reset-failed`'s doing.
+/// systemd was about to restart it, and another invocation came. `reset-failed` hid it from the count.
 fn was_restarted_while_waiting(a: &Unit, b: &Unit) -> bool {
     a.sub_state == "auto-restart" && is_started_anew(a, b)
 }
 
-/// Each restart takes as long as systemd waits before it.
+/// Each restart takes at least as long as systemd waits before it.
 fn at_most_possible(a: &Unit, b: &Unit, restarts: u64) -> u64 {
     let Some(delay) = a.restart_delay_us.or(b.restart_delay_us).filter(|us| *us > 0) else { return restarts };
     let possible = (b.at.since(a.at).as_micros() / u128::from(delay)).min(u128::from(u64::MAX)) as u64;
     restarts.min(possible.saturating_add(1))
 }
 
-/// What the journal says: each line is a restart, and its number tells of lines that are no longer there.
+/// From the journal: each line is a restart, and its number accounts for lines that are gone.
 pub fn of_journal(mut lines: Vec<(u64, u32)>, now_ns: u64) -> Option<Vec<Step>> {
     lines.retain(|(at, n)| *n > 0 && *at <= now_ns.saturating_add(JOURNAL_AHEAD));
     lines.sort_unstable();
@@ -118,7 +118,7 @@ pub fn of_journal(mut lines: Vec<(u64, u32)>, now_ns: u64) -> Option<Vec<Step>> 
     for (at, n) in lines {
         let step = match before {
             Some((then, m)) if n > m => Step { from: then, to: at, restarts: u64::from(n - m), first_ever: false },
-            // Set back meanwhile.
+            // Reset meanwhile.
             Some((then, _)) => Step { from: then, to: at, restarts: u64::from(n), first_ever: n == 1 },
             None => Step { from: at, to: at, restarts: 1, first_ever: n == 1 },
         };
@@ -128,20 +128,20 @@ pub fn of_journal(mut lines: Vec<(u64, u32)>, now_ns: u64) -> Option<Vec<Step>> 
     Some(steps).filter(|steps| !steps.is_empty())
 }
 
-/// The journal is read a little later than the last look at the cores.
+/// The journal is read a little after the last look at the cores.
 const JOURNAL_AHEAD: u64 = 60_000_000_000;
 
 pub fn total(steps: &[Step]) -> u64 {
     steps.iter().fold(0, |sum, s| sum.saturating_add(s.restarts))
 }
 
-/// Of lines: each that is in time counts as one at least.
+/// Of journal lines: each one since `from` counts at least once.
 pub fn total_since(steps: &[Step], from: u64) -> u64 {
     let inside = steps.iter().filter(|s| s.to >= from);
     inside.fold(0, |sum, s| sum.saturating_add(if s.from >= from { s.restarts } else { 1 }))
 }
 
-/// From the first look that knew the count to the last.
+/// From the first to the last look that knew the count.
 pub fn span(looks: &[&Unit]) -> Duration {
     let mut telling = looks.iter().filter(|u| u.restarts.is_some()).map(|u| u.at);
     let Some(first) = telling.next() else { return Duration::ZERO };
@@ -154,11 +154,11 @@ pub struct Episode {
     pub first: u64,
     pub last: u64,
     pub restarts: u64,
-    /// The first restart of the unit is among them.
+    /// Includes the first restart of the unit.
     pub from_its_start: bool,
 }
 
-/// A longer pause between two restarts, and it is another story.
+/// After a longer pause between two restarts another episode begins.
 const EPISODE_GAP: Duration = Duration::from_secs(2 * 3600);
 
 impl Episode {
@@ -172,7 +172,7 @@ impl Episode {
     }
 }
 
-/// The last in which it was restarted more than once, else the last.
+/// The last episode with more than one restart, else the last.
 pub fn last_episode(steps: &[Step]) -> Option<Episode> {
     let mut episodes: Vec<Episode> = Vec::new();
     for step in steps {
@@ -182,7 +182,7 @@ pub fn last_episode(steps: &[Step]) -> Option<Episode> {
                 e.last = e.last.max(step.to);
                 e.restarts = e.restarts.saturating_add(step.restarts);
             }
-            // Somewhere within a long step: at its end at the latest.
+            // Somewhere in a long step: at its end at the latest.
             _ => episodes.push(Episode {
                 first: if together { step.from } else { step.to },
                 last: step.to,
@@ -195,7 +195,7 @@ pub fn last_episode(steps: &[Step]) -> Option<Episode> {
     episodes.into_iter().rev().find(|e| e.restarts > 1).or(last)
 }
 
-/// Restarts in the older and in the newer half of a stretch of time.
+/// Restarts in the older and newer half of a stretch of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Halves {
     pub older: u64,
@@ -221,13 +221,13 @@ impl Trend {
     }
 }
 
-/// Fewer say nothing about a trend.
+/// With fewer there is no trend.
 const TREND_RESTARTS: u64 = 12;
-/// At least half as much again …
+/// At least half as many again …
 const TREND_RATIO: f64 = 1.5;
-/// … and more than two standard deviations, if they came by chance.
+/// … and more than two standard deviations of a random process.
 const TREND_DEVIATIONS: f64 = 2.0;
-/// Of so many it must be known in which half they were: a tenth may not.
+/// At most one in this many may be of unknown half.
 const TREND_UNPLACED: u64 = 10;
 
 impl Halves {
@@ -255,7 +255,7 @@ pub fn halves(steps: &[Step], from: Option<u64>, to: Option<u64>) -> Option<Halv
         let place = match (step.to <= middle, step.from >= middle) {
             (true, _) => &mut older,
             (false, true) => &mut newer,
-            // It spans the middle; a line of the journal is at its end.
+            // It spans the middle; the restart of a journal line is at its end.
             (false, false) if step.restarts == 1 => &mut newer,
             (false, false) => &mut unplaced,
         };

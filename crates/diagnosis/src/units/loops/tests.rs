@@ -8,7 +8,7 @@ use proptest::sample::select;
 const NOW_NS: u64 = 1_750_000_000_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// A look so many seconds before the end, of a service that started a second earlier.
+/// A look `ago` seconds before the end, at a service that started a second earlier.
 fn look(ago: u64, restarts: u32, invocation: &str) -> Unit {
     let at = start(ago);
     Unit {
@@ -54,8 +54,8 @@ fn only(evidence: &Evidence) -> Loop<'_> {
 }
 
 #[test]
-fn a_count_that_was_set_back_between_two_looks_still_counts() {
-    // Each of these is a loop: 900 → 4, 5 → 5 with another start, and again and again.
+fn a_count_that_was_reset_between_two_looks_still_counts() {
+    // Each of these is a loop: 900 → 4, 5 → 5 with another start, and repeated resets.
     for (counts, restarts) in [(&[900, 4][..], 4), (&[5, 5], 5), (&[900, 904, 2, 6, 1], 4 + 2 + 4 + 1)] {
         let n = counts.len() as u64;
         let looks = counts.iter().enumerate().map(|(i, c)| look((n - 1 - i as u64) * 10, *c, &i.to_string()));
@@ -66,8 +66,8 @@ fn a_count_that_was_set_back_between_two_looks_still_counts() {
 }
 
 #[test]
-fn a_count_that_is_always_set_back_at_once_is_given_away_by_what_waits() {
-    // Somebody runs reset-failed all the time: the count is 0 whenever it is looked at.
+fn a_loop_whose_count_is_always_reset_shows_in_the_waiting_state() {
+    // Somebody keeps running reset-failed: the count is 0 at every look.
     let looks = (0..10).map(|i| waiting(90 - i * 10, 0, &i.to_string()));
     let evidence = seen(looks.collect());
     let l = only(&evidence);
@@ -75,11 +75,11 @@ fn a_count_that_is_always_set_back_at_once_is_given_away_by_what_waits() {
 }
 
 #[test]
-fn what_was_queued_was_counted_already() {
+fn a_queued_restart_was_already_counted() {
     let mut queued = waiting(10, 1, "a");
     queued.sub_state = "auto-restart-queued".into();
     assert!(loops(&seen(vec![queued, look(0, 1, "b")])).is_empty());
-    // One and the same start, though the invocation was asked a moment before.
+    // The same start, although the invocation was read a moment before.
     let mut later = look(0, 5, "b");
     later.main_started = look(10, 5, "a").main_started;
     assert!(loops(&seen(vec![look(10, 5, "a"), later])).is_empty());
@@ -91,13 +91,13 @@ fn what_was_queued_was_counted_already() {
 }
 
 #[test]
-fn an_administrators_restarts_are_nothing() {
+fn an_administrators_restarts_do_not_count() {
     assert!(loops(&seen(vec![look(20, 0, "a"), look(10, 0, "b"), look(0, 0, "c")])).is_empty());
     assert!(loops(&seen(vec![look(20, 7, "a"), look(10, 0, "b"), look(0, 0, "c")])).is_empty());
 }
 
 #[test]
-fn losing_sight_neither_sets_nor_clears() {
+fn losing_sight_of_a_unit_changes_nothing() {
     let blind = |ago| Unit { at: start(ago), name: "x.service".into(), ..Unit::default() };
     let evidence = seen(vec![look(30, 3, "a"), blind(20), look(10, 9, "b"), blind(0)]);
     let l = only(&evidence);
@@ -114,7 +114,7 @@ fn two_crashes_in_a_day_are_no_loop() {
         seen(vec![look(hours(24), 0, "a"), look(hours(20), 1, "b"), look(hours(3), 2, "c"), look(0, 2, "c")]);
     let l = only(&evidence);
     assert_eq!((l.how, l.in_window.unwrap().0), (How::Once, 2));
-    // One each 20 minutes is.
+    // One every 20 minutes is.
     let looks = (0..12).map(|i| look(hours(4) - i * 1200, i as u32, &i.to_string()));
     let evidence = seen(looks.collect());
     assert_eq!(only(&evidence).how, How::Seen);
@@ -133,7 +133,7 @@ fn a_loop_that_is_over_says_so_with_the_rate_it_had() {
 
 #[test]
 fn since_when_and_whether_it_gets_worse() {
-    // One each 20 s in the older half, one each 5 s in the newer.
+    // One every 20 s in the older half, one every 5 s in the newer.
     let mut looks = vec![look(1000, 0, "first")];
     let mut n = 0;
     for ago in (0..990).rev().step_by(5) {
@@ -151,14 +151,14 @@ fn since_when_and_whether_it_gets_worse() {
 }
 
 #[test]
-fn two_looks_say_nothing_about_a_trend() {
+fn two_looks_give_no_trend() {
     let evidence = seen(vec![look(60, 0, "a"), look(0, 60, "b")]);
     assert_eq!((only(&evidence).trend, only(&evidence).halves), (None, None));
 }
 
 #[test]
 fn a_journal_that_was_read_when_the_watch_began_does_not_make_a_loop_seem_to_end() {
-    // Four each second, read from the journal before the watch of ten seconds, seen by looks in it.
+    // Four per second: in the journal before the ten seconds of watching, by looks during them.
     let mut evidence = seen(vec![look(10, 40, "a"), look(0, 80, "b")]);
     evidence.unit_log = (1..=40)
         .map(|n| UnitLogLine { real_ns: NOW_NS - 20 * SECOND + n * SECOND / 4, ..restart(0, n as u32) })
@@ -167,7 +167,7 @@ fn a_journal_that_was_read_when_the_watch_began_does_not_make_a_loop_seem_to_end
 }
 
 #[test]
-fn the_journal_knows_what_was_before() {
+fn the_journal_knows_earlier_restarts() {
     // Watched for 5 s, nothing happened; 12 restarts within the last three hours.
     let mut unit = look(0, 12, "a");
     unit.main_started = Some(start(300));
@@ -178,7 +178,7 @@ fn the_journal_knows_what_was_before() {
     assert_eq!(l.per_hour.unwrap().round(), 4.0);
     assert_eq!((l.since_real_ns, l.since_is_exact), (Some(NOW_NS - 10_800 * SECOND), true));
     assert_eq!(l.trend, Some(Trend::Steady), "{:?}", l.halves);
-    // It has been quiet since: it got over it.
+    // Quiet since then: it has recovered.
     for line in &mut evidence.unit_log {
         line.real_ns -= 7200 * SECOND;
     }
@@ -191,15 +191,15 @@ fn the_journal_counts_restarts_of_the_window_that_no_look_saw() {
     let mut evidence = Evidence { units: vec![look(60, 0, "a")], ..watched(60) };
     evidence.unit_log = vec![restart(50, 1), restart(30, 2), restart(10, 3)];
     let l = only(&evidence);
-    // Nobody asked about it after the last of them.
+    // Nothing is known after the last of them.
     assert_eq!((l.how, l.in_window), (How::Seen, Some((3, Duration::from_secs(50)))));
-    // What lies before is not of the window.
+    // Earlier restarts are not in the window.
     evidence.unit_log = vec![restart(50_000, 1), restart(20, 2)];
     assert_eq!(only(&evidence).how, How::Once);
 }
 
 #[test]
-fn how_long_at_least_follows_from_what_systemd_waits() {
+fn the_restart_delay_gives_a_minimum_age() {
     let mut unit = waiting(0, 68_680 / 12, "a");
     unit.restart_delay_us = Some(15_000_000);
     let evidence = seen(vec![unit]);
@@ -209,7 +209,7 @@ fn how_long_at_least_follows_from_what_systemd_waits() {
 }
 
 #[test]
-fn what_another_unit_starts_again_after_each_failure_loops_though_nobody_counts() {
+fn a_unit_restarted_by_another_unit_after_each_failure_loops_uncounted() {
     let upheld = |ago: u64, invocation: &str| Unit {
         active_state: "failed".into(),
         sub_state: "failed".into(),
@@ -232,11 +232,11 @@ fn a_timers_job_is_no_loop_unless_systemd_restarts_it() {
         ..look(ago, restarts, invocation)
     };
     assert!(loops(&seen(vec![job(20, 0, "a"), job(10, 0, "b"), job(0, 1, "c")])).is_empty());
-    assert!(!loops(&seen(vec![job(20, 0, "a"), job(0, 40, "c")])).is_empty(), "Restart=on-failure, again and again");
+    assert!(!loops(&seen(vec![job(20, 0, "a"), job(0, 40, "c")])).is_empty(), "Restart=on-failure");
 }
 
 prop_compose! {
-    /// Of a service that systemd never restarts: people start it, it fails at times and is left alone, and not every look sees all.
+    /// A service that systemd never restarts: people start it, it fails at times and is left alone, and not every look sees all.
     fn healthy()(
         at in 0u64..100_000, invocation in prop::option::of(0u8..9), restarts in prop::option::of(Just(0u32)),
         state in select(&[("active", "running"), ("inactive", "dead"), ("failed", "failed"), ("activating", "start")][..]),
@@ -253,13 +253,13 @@ prop_compose! {
 proptest! {
     #[test]
     fn no_order_and_no_gap_makes_a_loop_of_a_healthy_unit(looks in vec(healthy(), 0..40)) {
-        // Two starts by hand right after each other may look like one by a machine; that is no loop.
+        // Two quick manual starts may look automatic, but they are no loop.
         prop_assert!(loops(&seen(looks)).iter().all(|l| !l.is_loop()));
     }
 
-    /// It crashed a few times once, and runs since.
+    /// It crashed a few times once, and has been up since.
     #[test]
-    fn an_old_count_that_stands_still_is_no_loop(
+    fn an_old_count_that_does_not_rise_is_no_loop(
         n in 0u32..9, ago in vec(0u64..100_000, 1..30), blind in vec(any::<bool>(), 30),
     ) {
         let looks = ago.iter().zip(&blind).map(|(ago, blind)| Unit {

@@ -1,4 +1,4 @@
-//! Threads that share a core because they may run nowhere else.
+//! Threads pinned to the same core.
 
 use super::{Cause, Root, measured};
 use crate::code::Code;
@@ -8,9 +8,9 @@ pub const CAUSE: Cause = Cause {
     judge: |_, finding| {
         Some(Root::of(
             finding,
-            "they may run nowhere else, while other cores had room",
-            measured(finding, "the threads that wait are those that are pinned"),
-            "Whoever starts them pins them anew: change it there (cpuset, taskset, CPUAffinity=, the launcher).",
+            "these threads may run nowhere else, although other cores had room",
+            measured(finding, "the threads that wait are the pinned ones"),
+            "Whatever starts them will pin them again: change it there (cpuset, taskset, CPUAffinity=, the launcher).",
         ))
     },
 };

@@ -1,4 +1,4 @@
-//! An agent that nobody uses, or two that want the same.
+//! An unused agent, two that conflict, or a unit that differs from the baseline.
 
 use super::{Cause, Root};
 use crate::code::Code;
@@ -10,16 +10,16 @@ pub const CAUSE: Cause = Cause {
         Some(Root::of(
             finding,
             match finding.code {
-                Code::AgentConflict => "each of the two wants this node for itself",
-                Code::UnitDrift => "it is not as in the baseline that was stored when the node was well",
-                _ => "it is installed to run on this node, and has no work here",
+                Code::AgentConflict => "both agents want to manage the same thing on this node",
+                Code::UnitDrift => "it differs from the stored baseline of a good node",
+                _ => "it starts on this node but has no work here",
             },
             Proofs {
                 identity: Proof::shown(format!("unit {}", finding.subject.name)),
-                order: Proof::not_seen("what it has cost so far is not known"),
-                size: Proof::not_seen("it was not seen to hurt anybody"),
+                order: Proof::not_seen("what it has cost so far"),
+                size: Proof::not_seen("that it harms any job"),
             },
-            "The image that enabled it brings it to the next node as well.",
+            "The image that enables it will bring it to the next node too.",
         ))
     },
 };

@@ -1,4 +1,4 @@
-//! Somebody makes cgroups and does not remove them.
+//! Something makes cgroups and does not remove them.
 
 use super::{Cause, Root};
 use crate::code::Code;
@@ -13,17 +13,17 @@ pub const CAUSE: Cause = Cause {
             finding,
             match maker {
                 Some(maker) => format!("{} makes cgroups below {place} and does not remove them", maker.name()),
-                None => format!("cgroups below {place} are made and not removed; who makes them was not seen"),
+                None => format!("something that was not seen makes cgroups below {place} and does not remove them"),
             },
             Proofs {
-                identity: Proof::shown(format!("they all lie below {place}")),
+                identity: Proof::shown(format!("they are all below {place}")),
                 order: match maker {
                     Some(maker) => Proof::shown(format!("{} was seen making them", maker.name())),
-                    None => Proof::not_seen("none was made while we watched"),
+                    None => Proof::not_seen("who makes them: none was made while watching"),
                 },
                 size: Proof::shown(finding.title.clone()),
             },
-            "Removing the empty ones does not stop who makes them.",
+            "Removing the empty ones does not stop whatever makes them.",
         ))
     },
 };

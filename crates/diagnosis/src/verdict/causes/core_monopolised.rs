@@ -1,4 +1,4 @@
-//! A thread that does not leave its core to others: real-time, pinned, or in the kernel without a break.
+//! A thread that keeps others off its core: real-time, pinned, or in the kernel without a break.
 
 use super::{Cause, Root, measured};
 use crate::code::Code;
@@ -11,12 +11,12 @@ pub const CAUSE: Cause = Cause {
         Some(Root::of(
             finding,
             format!(
-                "{}{} had core {core} for itself while others waited for it",
+                "{}{} kept core {core} to itself while other threads waited for it",
                 thread.name(),
                 case.home_of(thread.pid)
             ),
-            measured(finding, format!("{} ran on core {core}, and the others waited for that core", thread.name())),
-            "Why the program asks for this class or core is for its owner to say.",
+            measured(finding, format!("{} ran on core {core}, the core that the others waited for", thread.name())),
+            "Only the program's owner knows why it uses this scheduling class or core.",
         ))
     },
 };

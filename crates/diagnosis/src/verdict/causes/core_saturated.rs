@@ -1,4 +1,4 @@
-//! A core that one known thread fills; where nobody can be named, that is no cause.
+//! A core that one known thread fills; a full core without a known owner is no cause.
 
 use super::{Cause, Root};
 use crate::case::Case;
@@ -8,7 +8,7 @@ use crate::verdict::{Proof, Proofs};
 use crate::words::percent;
 use coroner_evidence::{Window, WorkKind, WorkRow};
 
-/// Of the core's busy time: then it is this thread that fills it.
+/// From this share of the core's busy time on, the thread fills it.
 const MOST_PERCENT: f64 = 50.0;
 
 pub const CAUSE: Cause = Cause { codes: &[Code::CoreSaturated, Code::NicCoreStarved], judge };
@@ -16,14 +16,14 @@ pub const CAUSE: Cause = Cause { codes: &[Code::CoreSaturated, Code::NicCoreStar
 fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let thread = finding.ties.culprits.first()?;
     let core = *finding.ties.cores.first()?;
-    // That would be our own doing, which is over when we are done.
+    // coroner's own load ends when coroner does.
     if case.is_observer(thread.pid) {
         return None;
     }
     let what = what_it_does(case, finding, core, thread.pid);
     let home = case.home_of(thread.pid);
     let because = match &what {
-        Some(what) => format!("{}{home} filled core {core}, {what}", thread.name()),
+        Some(what) => format!("{}{home} filled core {core}, with {what}", thread.name()),
         None => format!("{}{home} filled core {core}", thread.name()),
     };
     let proofs = Proofs {
@@ -31,18 +31,13 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
         order: Proof::shown("cause and effect were measured together"),
         size: match finding.number(FactKey::OwnerShare) {
             Some(share) if share >= MOST_PERCENT => Proof::shown(format!("it had {share} % of the core's busy time")),
-            _ => Proof::not_seen("whether it had most of the core"),
+            _ => Proof::not_seen("whether it had most of the core's busy time"),
         },
     };
-    Some(Root::of(
-        finding,
-        because,
-        proofs,
-        "Why the program does this is not known from outside: its owner has to look.",
-    ))
+    Some(Root::of(finding, because, proofs, "Only the program's owner can tell why it does this."))
 }
 
-/// `mostly in page faults (handle_mm_fault)`
+/// `92 % of its kernel time in page faults (handle_mm_fault)`
 fn what_it_does(case: &Case<'_>, finding: &Finding, core: u32, pid: u32) -> Option<String> {
     let when = finding.ties.when?;
     let window = Some(Window { from: when.from, to: when.to });
@@ -57,7 +52,7 @@ fn what_it_does(case: &Case<'_>, finding: &Finding, core: u32, pid: u32) -> Opti
     }
     let (symbol, _) = *work.symbols(|row| of_it(row) && row.kind == most).first()?;
     Some(match most {
-        WorkKind::Other => format!("{} of its kernel time about {symbol}", percent(share)),
+        WorkKind::Other => format!("{} of its kernel time around {symbol}", percent(share)),
         _ => format!("{} of its kernel time in {} ({symbol})", percent(share), most.words()),
     })
 }

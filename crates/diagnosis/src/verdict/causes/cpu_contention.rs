@@ -1,4 +1,4 @@
-//! More threads want to run than there are cores, and nobody in particular is to blame.
+//! More threads want to run than the cores can serve, and none in particular is to blame.
 
 use super::{Cause, Root, measured};
 use crate::code::Code;
@@ -9,8 +9,8 @@ pub const CAUSE: Cause = Cause {
         Some(Root::of(
             finding,
             "more threads want to run than the cores can serve",
-            measured(finding, "the same cores were full and waited for"),
-            "Limits and weights share the shortage out; they do not end it.",
+            measured(finding, "the full cores are the ones that threads waited for"),
+            "Limits and weights only redistribute the shortage.",
         ))
     },
 };

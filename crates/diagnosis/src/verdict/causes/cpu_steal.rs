@@ -8,9 +8,9 @@ pub const CAUSE: Cause = Cause {
     judge: |_, finding| {
         Some(Root::of(
             finding,
-            "the hypervisor ran somebody else while threads of this node wanted to run",
-            measured(finding, "the kernel counts this time by core"),
-            "Nothing on the node can change it: it is the provider's machine that is too full, or the instance's credits are used up.",
+            "the hypervisor ran something else while threads on this node were ready to run",
+            measured(finding, "the kernel counts stolen time per core"),
+            "Nothing on the node can change this: the provider's host is overcommitted, or the instance has used up its CPU credits.",
         ))
     },
 };

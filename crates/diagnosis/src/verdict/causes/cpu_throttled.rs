@@ -8,9 +8,9 @@ pub const CAUSE: Cause = Cause {
     judge: |_, finding| {
         Some(Root::of(
             finding,
-            "the kernel stops this cgroup whenever its quota is used up, and counts how often",
-            measured(finding, "quota and stops are of the same cgroup"),
-            "A larger quota takes the time from others where the node has no idle cores.",
+            "the kernel throttles this cgroup whenever its CPU quota is used up, and counts how often",
+            measured(finding, "quota and throttling are of the same cgroup"),
+            "If the node has no idle cores, a larger quota takes the time from other jobs.",
         ))
     },
 };

@@ -1,4 +1,4 @@
-//! Something of fixed size is full: the table of connections, what the provider allows.
+//! A limit is used up: the connection table, or what the provider allows.
 
 use super::{Cause, Root, measured};
 use crate::code::Code;
@@ -9,11 +9,11 @@ pub const CAUSE: Cause = Cause {
         Some(Root::of(
             finding,
             match finding.code {
-                Code::NicAllowance => "the provider drops what is more than this kind of machine may send or receive",
-                _ => "the kernel drops packets of new connections when its table is full",
+                Code::NicAllowance => "the provider drops what exceeds this instance type's network allowance",
+                _ => "the kernel drops packets of new connections when its connection table is full",
             },
-            measured(finding, "limit and drops are counted at the same place"),
-            "A larger limit does not say who needs it.",
+            measured(finding, "limit and drops are counted in the same place"),
+            "A larger limit does not show what uses it up.",
         ))
     },
 };

@@ -9,13 +9,13 @@ pub const CAUSE: Cause = Cause {
     judge: |_, finding| {
         Some(Root::of(
             finding,
-            "the driver reports an error of the GPU",
+            "the driver reports a GPU error",
             Proofs {
                 identity: Proof::shown(format!("GPU {}", finding.subject.name)),
-                order: Proof::not_seen("what ran on it before is not known"),
+                order: Proof::not_seen("what ran on the GPU before"),
                 size: Proof::shown(finding.title.clone()),
             },
-            "A job that breaks a GPU by what it does breaks the next one as well.",
+            "If a job provokes the error, it will do so on the next GPU too.",
         ))
     },
 };

@@ -9,9 +9,9 @@ pub const CAUSE: Cause = Cause {
         let core = finding.ties.cores.first()?;
         Some(Root::of(
             finding,
-            format!("interrupts come before every thread on core {core}"),
+            format!("interrupts run ahead of every thread on core {core}"),
             measured(finding, format!("the interrupts were counted on core {core}")),
-            "Spreading them over more cores does not make them fewer: who sends or what fires so often remains.",
+            "Spreading interrupts over more cores does not reduce them: whatever causes them goes on.",
         ))
     },
 };

@@ -1,4 +1,4 @@
-//! A unit or container that starts, ends and starts again.
+//! A unit or container that keeps dying and being restarted.
 
 use super::{Cause, Root};
 use crate::case::Case;
@@ -15,17 +15,17 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let cost = case.unit_costs().get(name);
     let dead = cost.and_then(|cost| cost.zombies).filter(|dead| *dead > 0);
     let unused = case.findings_of(Code::AgentUnused).find(|agent| agent.ties.common_unit(&finding.ties).is_some());
-    // A supervisor is well itself: what it starts is not.
+    // A supervisor stays up: what it starts dies.
     let is_churn = finding.code == Code::UnitChurn;
     let mut because = match is_churn {
-        true => format!("what {name} starts ends again and again, and is started anew"),
-        false => format!("{name} ends and is started again and again"),
+        true => format!("what {name} starts keeps dying and being replaced"),
+        false => format!("{name} keeps dying and being restarted"),
     };
     if unused.is_some() {
-        because.push_str("; it seems to have no use here");
+        because.push_str("; it seems to have no work here");
     }
     let remedy = match unused {
-        // What it leaves is told apart.
+        // `not_fixed` says what it leaves behind.
         Some(unused) => {
             let unit = unused.ties.common_unit(&finding.ties);
             unit.and_then(|unit| what_to_do(case.evidence, unit)).unwrap_or_else(|| unused.remedy.clone())
@@ -35,19 +35,19 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let not_fixed = match dead {
         Some(_) => {
             let how = case.zombies().and_then(how_they_go);
-            let how =
-                how.unwrap_or_else(|| "The dead cgroups go when what keeps them goes, or with a reboot.".to_owned());
-            format!("Stopping it stops the growth and frees nothing. {how}")
+            let how = how
+                .unwrap_or_else(|| "Dead cgroups stay until what keeps them is freed, or until a reboot.".to_owned());
+            format!("Stopping it stops the growth but frees nothing. {how}")
         }
-        None if finding.subject.kind == SubjectKind::Unit => "Why it fails is in its own log.".to_owned(),
-        None => "Why it fails is in its own log; the runtime starts it again as long as it is told to.".to_owned(),
+        None if finding.subject.kind == SubjectKind::Unit => "Why it fails: see its log.".to_owned(),
+        None => "Why it fails: see its log. The runtime will keep restarting it.".to_owned(),
     };
     Some(Root {
         because,
         proofs: Proofs {
             identity: Proof::shown(match is_churn {
-                true => format!("all of it is started by {name}"),
-                false => format!("it is {name} itself that starts again"),
+                true => format!("{name} starts all of it"),
+                false => format!("{name} itself restarts"),
             }),
             order: Proof::shown("the starts were counted"),
             size: Proof::shown(finding.title.clone()),

@@ -1,4 +1,4 @@
-//! Somebody makes the kernel walk all memory cgroups, and most of them live: the walker itself is the cause.
+//! A thread makes the kernel walk all memory cgroups, most of them live: the walker itself is the cause.
 
 use super::{Cause, Root};
 use crate::code::Code;
@@ -13,7 +13,7 @@ pub const CAUSE: Cause = Cause {
         Some(Root::of(
             finding,
             format!(
-                "{}{} makes the kernel go through all memory cgroups again and again",
+                "{}{} makes the kernel walk all memory cgroups over and over",
                 walker.name(),
                 case.home_of(walker.pid)
             ),
@@ -21,11 +21,11 @@ pub const CAUSE: Cause = Cause {
                 identity: Proof::shown(format!("{} was sampled in the walk", walker.name())),
                 order: Proof::shown("cause and effect were measured together"),
                 size: match live {
-                    Some(live) => Proof::shown(format!("{} live memory cgroups to go through", count(live))),
-                    None => Proof::not_seen("how many cgroups there are is not known"),
+                    Some(live) => Proof::shown(format!("{} live memory cgroups to walk", count(live))),
+                    None => Proof::not_seen("how many cgroups there are"),
                 },
             },
-            "It walks as long as it is told to: see what it reads, and how often.",
+            "It keeps walking until its owner changes what it reads or how often.",
         ))
     },
 };

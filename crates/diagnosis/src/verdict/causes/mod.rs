@@ -1,6 +1,6 @@
 //! What can be a root cause, one file each.
 //!
-//! A cause says of a finding why it needs no further cause, what to do about it, and what that leaves as it is.
+//! A cause says why a finding needs no further cause, what to do about it, and what that does not fix.
 
 mod affinity;
 mod agents;
@@ -27,20 +27,20 @@ use crate::finding::Finding;
 
 pub struct Cause {
     pub codes: &'static [Code],
-    /// `None`: this one is no root, only an effect whose cause was not seen.
+    /// `None`: no root, only an effect whose cause was not seen.
     pub judge: fn(&Case<'_>, &Finding) -> Option<Root>,
 }
 
 /// A finding as a root cause.
 #[derive(Debug, Clone)]
 pub struct Root {
-    /// Why it is one, in a sentence without its full stop.
+    /// Why it is one: a sentence without its full stop.
     pub because: String,
     pub proofs: Proofs,
     pub remedy: String,
-    /// What the remedy leaves as it is.
+    /// What the remedy does not fix.
     pub not_fixed: String,
-    /// What will come if nothing is done.
+    /// What happens if nothing is done.
     pub risk: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Root {
     }
 }
 
-/// Cause and effect were measured on the same thing at the same time: the finding is both.
+/// For a finding that is cause and effect in one: both were measured together.
 fn measured(finding: &Finding, same: impl Into<String>) -> Proofs {
     Proofs {
         identity: Proof::shown(same),
@@ -103,7 +103,7 @@ pub fn needed(case: &Case<'_>, finding: &Finding) -> Needed {
     let recorded = |needs| Needed {
         needs,
         command: "coroner record --dir DIR",
-        then: "then `coroner incidents --dir DIR` when it has happened again",
+        then: "then `coroner incidents --dir DIR` once it has happened again",
     };
     let longer = "coroner diagnose --for 30s";
     let by_us = finding.ties.culprits.first().is_some_and(|task| case.is_observer(task.pid));
@@ -111,43 +111,39 @@ pub fn needed(case: &Case<'_>, finding: &Finding) -> Needed {
         case.evidence.window().zip(finding.ties.when).is_some_and(|(window, when)| window.contains(when.from));
     match finding.code {
         Code::NicReset | Code::KernelStall if watched && !finding.ties.cores.is_empty() => Needed {
-            needs: "more than was seen: it was watched when it happened, and nothing that was seen on that core then explains it",
+            needs: "a closer look: it happened while watching, and nothing seen on that core explains it",
             command: "coroner cores --from FILE",
             then: "and `coroner flame FILE --core N` for the seconds before it",
         },
         Code::NicReset if finding.ties.cores.is_empty() => {
             recorded("which core serves the queue, and what ran there when it happened")
         }
-        Code::NicReset => {
-            recorded("what ran on the core that serves the queue when it happened; it was not watched then")
+        Code::NicReset => recorded("what ran on the core that serves the queue at that time, which was not watched"),
+        Code::KernelStall => recorded("what ran on that core before the kernel's report, which was not watched"),
+        Code::CoreSaturated | Code::NicCoreStarved if by_us => {
+            Needed { needs: "a longer look: coroner itself had the core when it started", command: longer, then: "" }
         }
-        Code::KernelStall => recorded("what ran on that core before the kernel complained; it was not watched then"),
-        Code::CoreSaturated | Code::NicCoreStarved if by_us => Needed {
-            needs: "a longer look: it was coroner itself that had the core, when it began",
-            command: longer,
-            then: "",
-        },
         Code::CoreSaturated | Code::NicCoreStarved if case.work().is_none() => Needed {
-            needs: "who had the core: samples of the kernel, which could not be taken",
+            needs: "who had the core, from kernel samples, which could not be taken",
             command: longer,
             then: "as root",
         },
         Code::CoreSaturated | Code::NicCoreStarved => Needed {
-            needs: "who had the core: nobody had most of it while we watched",
+            needs: "who had the core: nothing had most of it while watching",
             command: "coroner record --dir DIR",
             then: "then `coroner monopolies DIR`",
         },
         Code::SoftnetDrop => Needed {
-            needs: "what held the core, or who sent faster than it can receive",
+            needs: "what occupied the core, or who sent faster than it can receive",
             command: longer,
             then: "while it happens",
         },
         Code::SlowMemcgStat => Needed {
             needs: "why the read takes so long: neither dead nor leaked cgroups explain it",
             command: "perf record -a -g -- cat FILE",
-            then: "with the file of that finding",
+            then: "with the file named in the finding",
         },
-        _ => recorded("what came before it; it was not watched then"),
+        _ => recorded("what came before it, which was not watched"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! An agent that watches the node hurts it by looking.
+//! An agent that monitors the node harms it by doing so.
 
 use super::{Cause, Root, measured};
 use crate::code::Code;
@@ -10,12 +10,12 @@ pub const CAUSE: Cause = Cause {
         Some(Root::of(
             finding,
             format!(
-                "{}{} spends this time reading what processes or cgroups use, not at other work; whose, the samples do not say",
+                "{}{} spends this time reading statistics of processes or cgroups; samples do not show whose",
                 observer.name(),
                 case.home_of(observer.pid)
             ),
             measured(finding, format!("{} was sampled in these functions", observer.name())),
-            "What it measured is then missing: see whether anybody uses it before it is turned off.",
+            "Its measurements will be missing: check whether anybody uses them before turning it off.",
         ))
     },
 };

@@ -9,11 +9,11 @@ pub const CAUSE: Cause = Cause {
         Some(Root::of(
             finding,
             match finding.code {
-                Code::HugePages => "the kernel makes huge pages instead of running the jobs",
-                _ => "the program touches memory that it does not have yet, again and again",
+                Code::HugePages => "the kernel makes huge pages instead of running jobs",
+                _ => "the program keeps touching memory that is not mapped yet",
             },
             measured(finding, "the samples are of the same threads"),
-            "Settings of huge pages or of the allocator move the cost; whether the program needs so much new memory is its own matter.",
+            "Huge page and allocator settings only move the cost; whether the program needs that much new memory is up to its owner.",
         ))
     },
 };

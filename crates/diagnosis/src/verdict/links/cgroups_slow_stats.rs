@@ -8,7 +8,7 @@ use crate::verdict::{Proof, Proofs};
 use crate::words::count;
 use crate::zombies::cost::stats_walk;
 
-/// Of all that a read walks: then it is these that make it long.
+/// Of all cgroups a read walks.
 const MOSTLY: f64 = 0.5;
 
 pub const LINK: LinkRule =
@@ -16,11 +16,11 @@ pub const LINK: LinkRule =
 
 fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
     let (dead, live) = case.memcgs()?;
-    // Of the live ones those that nobody uses are the leaked ones.
+    // Leaked cgroups are the live ones that are empty.
     let empty = case.evidence.cgroup_censuses.last().and_then(|census| census.empty);
     let number = if cause.code == Code::ZombieMemcgs { dead } else { empty? } as f64;
     let walks = case.evidence.cgroup_censuses.last().and_then(|census| stats_walk(case.evidence, census.version));
-    // This kernel does not walk them to answer: the slow read has another reason.
+    // This kernel does not walk them, so the read is slow for another reason.
     if walks == Some(false) {
         return None;
     }
@@ -28,16 +28,14 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
         because: format!("each read walks {} memory cgroups", count(dead.saturating_add(live))),
         proofs: Proofs {
             identity: match walks {
-                Some(true) => Proof::shown("on this kernel a read of these statistics walks all of them"),
-                _ => Proof::not_seen("whether a read walks them depends on the kernel"),
+                Some(true) => Proof::shown("this kernel walks all of them on each read"),
+                _ => Proof::not_seen("whether this kernel walks them on each read"),
             },
-            order: Proof::shown("they were there before the read"),
+            order: Proof::shown("they existed before the read"),
             size: match number >= MOSTLY * (dead.saturating_add(live)) as f64 {
-                true => {
-                    Proof::shown(format!("{} of the {} that a read walks", count(number as u64), count(dead + live)))
-                }
+                true => Proof::shown(format!("they are {} of the {} walked", count(number as u64), count(dead + live))),
                 false => Proof::not_seen(format!(
-                    "only {} of the {} that a read walks",
+                    "they are only {} of the {} walked",
                     count(number as u64),
                     count(dead + live)
                 )),

@@ -1,4 +1,4 @@
-//! A unit that is killed for want of memory again and again is restarted again and again.
+//! A unit that the OOM killer keeps killing keeps being restarted.
 
 use super::{LinkRule, Linked};
 use crate::case::Case;
@@ -14,13 +14,13 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     let killed = cause.ties.cgroups.iter().find(|killed| is_same_or_below(killed, of_unit))?;
     let unit = case.evidence.units.iter().rev().find(|unit| unit.name == effect.subject.name)?;
     Some(Linked {
-        because: format!("{} dies when the kernel kills in {killed}", unit.name),
+        because: format!("{} dies when the OOM killer kills in {killed}", unit.name),
         proofs: Proofs {
-            identity: Proof::shown(format!("the kills are in {killed}, the cgroup of {}", unit.name)),
-            order: Proof::not_seen("each restart was not compared with each kill"),
+            identity: Proof::shown(format!("the kills were in {killed}, which belongs to {}", unit.name)),
+            order: Proof::not_seen("whether each restart followed a kill"),
             size: match unit.result.as_deref() {
-                Some("oom-kill") => Proof::shown("systemd says that it ended by an OOM kill"),
-                _ => Proof::not_seen("systemd does not say that it ended by an OOM kill"),
+                Some("oom-kill") => Proof::shown("systemd reports the result oom-kill"),
+                _ => Proof::not_seen("systemd does not report the result oom-kill"),
             },
         },
         evidence: Vec::new(),

@@ -1,6 +1,6 @@
 //! What can cause what, one file each.
 //!
-//! A link looks at two findings and says whether the first caused the second, with its proofs; `None` if something speaks against it.
+//! A link says whether one finding caused another, with its proofs; `None` if something speaks against it.
 
 mod cgroups_slow_stats;
 mod kills_make_loop;
@@ -60,16 +60,16 @@ pub fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Lin
         .max_by_key(|linked| linked.proofs.certainty())
 }
 
-/// For what holds only while its cause does: `None` if they were at different times.
+/// For effects that last only as long as their cause: `None` if the two were at different times.
 fn while_both(cause: &Finding, effect: &Finding) -> Option<Proof> {
     let (Some(before), Some(after)) = (cause.ties.when, effect.ties.when) else {
-        return Some(Proof::not_seen("when it was is not known"));
+        return Some(Proof::not_seen("when the two happened"));
     };
     if before.surely_overlaps(&after) {
-        return Some(Proof::shown("both in the same seconds"));
+        return Some(Proof::shown("the two overlap in time"));
     }
     let off = duration_words(before.uncertainty.saturating_add(after.uncertainty));
-    before.overlaps(&after).then(|| Proof::not_seen(format!("the clocks may be off by {off}: too much to tell")))
+    before.overlaps(&after).then(|| Proof::not_seen(format!("whether the two overlap: the clocks may be off by {off}")))
 }
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Otherwise two findings could cause each other, and neither would be a root.
+    /// In a cycle neither finding would be a root.
     #[test]
     fn codes_never_lead_back_to_themselves() {
         for start in Code::ALL {

@@ -1,4 +1,4 @@
-//! The thread that keeps others off a core is what fills it.
+//! The thread that keeps others off a core fills it.
 
 use super::{LinkRule, Linked, while_both};
 use crate::code::Code;
@@ -15,15 +15,15 @@ pub const LINK: LinkRule = LinkRule {
         let core = cause.ties.common_core(&effect.ties)?;
         let thread = cause.ties.common_culprit(&effect.ties)?;
         Some(Linked {
-            because: format!("{} did not leave core {core} to others", thread.name()),
+            because: format!("{} kept other threads off core {core}", thread.name()),
             proofs: Proofs {
-                identity: Proof::shown(format!("{} on core {core} in both", thread.name())),
+                identity: Proof::shown(format!("both are about {} on core {core}", thread.name())),
                 order: while_both(cause, effect)?,
                 size: match effect.number(FactKey::OwnerShare) {
                     Some(share) if share >= MOST_PERCENT => {
                         Proof::shown(format!("it had {share} % of the core's busy time"))
                     }
-                    _ => Proof::not_seen("how much of the core it had"),
+                    _ => Proof::not_seen("whether it had most of the core's busy time"),
                 },
             },
             evidence: cause.facts(&[FactKey::OwnerShare, FactKey::OwnerClass]),

@@ -1,4 +1,4 @@
-//! Interrupts, the hypervisor, or threads that may not go elsewhere fill a core.
+//! Interrupts, the hypervisor or pinned threads fill a core.
 
 use super::{LinkRule, Linked, while_both};
 use crate::code::Code;
@@ -8,7 +8,7 @@ use crate::verdict::{Proof, Proofs};
 use crate::words::percent;
 use coroner_evidence::Window;
 
-/// Of the core's time: with less than this it is something else. A core of which the hypervisor took the most is not full.
+/// Share of the core's time: below it, something else fills the core. A mostly stolen core does not count as full.
 const SOME: f64 = 0.2;
 
 pub const LINK: LinkRule = LinkRule {
@@ -16,7 +16,7 @@ pub const LINK: LinkRule = LinkRule {
     to: &[Code::CoreSaturated],
     examine: |case, cause, effect| {
         let core = cause.ties.common_core(&effect.ties)?;
-        // A thread that owns the core explains it better, unless it does the work of interrupts.
+        // A thread that owns the core explains it better, unless it does work for interrupts.
         let does_their_work = |task: &Task| {
             cause.code == Code::InterruptStorm && (task.comm.starts_with("ksoftirqd/") || is_napi(&task.comm))
         };
@@ -24,7 +24,7 @@ pub const LINK: LinkRule = LinkRule {
         if cause.code != Code::Affinity && by_thread {
             return None;
         }
-        // Of the node's time much may be stolen, and of this core's nothing.
+        // Steal is counted for the whole node; this core may have lost nothing.
         let stolen =
             effect.ties.when.and_then(|w| case.cores().timeline.shares(core, Window { from: w.from, to: w.to }));
         let stolen = stolen.map_or(0.0, |shares| shares.steal);
@@ -32,14 +32,14 @@ pub const LINK: LinkRule = LinkRule {
             return None;
         }
         let what = match cause.code {
-            Code::InterruptStorm => "interrupts took it before any thread could run",
-            Code::CpuSteal => "the hypervisor gave it to others",
-            _ => "threads that may run nowhere else shared it",
+            Code::InterruptStorm => "interrupts took the core ahead of every thread",
+            Code::CpuSteal => "the hypervisor gave the core to others",
+            _ => "threads that may run nowhere else shared the core",
         };
         Some(Linked {
             because: what.to_owned(),
             proofs: Proofs {
-                identity: Proof::shown(format!("core {core} in both")),
+                identity: Proof::shown(format!("both are about core {core}")),
                 order: while_both(cause, effect)?,
                 size: match cause.code {
                     Code::CpuSteal => {

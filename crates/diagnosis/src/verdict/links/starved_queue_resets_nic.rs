@@ -1,4 +1,4 @@
-//! A queue that nobody polls makes its driver reset the device after some seconds.
+//! A driver resets its device if a queue is not polled for some seconds.
 
 use super::{LinkRule, Linked};
 use crate::case::Case;
@@ -10,10 +10,10 @@ use crate::verdict::{Proof, Proofs};
 use crate::words::duration_words;
 use std::time::Duration;
 
-/// A driver's watchdog looks every 5 s at most (ENA, the kernel's own for transmit queues) and prints when it does.
+/// Watchdogs check, and log, at least every 5 s (ENA's, and the kernel's for transmit queues).
 const WATCHDOG: Duration = Duration::from_secs(10);
 
-/// What holds at the first look may have begun before it. A reset that is older than this is another story.
+/// What held when watching began may have begun earlier, but not so long ago that it explains an older reset.
 const RECENT: Duration = Duration::from_secs(60);
 
 pub const LINK: LinkRule = LinkRule {
@@ -27,12 +27,12 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     let nic = effect.ties.queues.first()?;
     let same_nic = cause.ties.common_nic(&effect.ties).is_some();
     let identity = match core {
-        // The core starved another device: that one is no cause, though the core itself may be.
+        // It starved another device: that is no cause of this reset, though the core itself may be.
         Some(_) if cause.code == Code::NicCoreStarved && !same_nic => return None,
-        Some(core) => Proof::shown(format!("{} is served by core {core}, which was taken", nic.name())),
+        Some(core) => Proof::shown(format!("core {core} serves {} and was occupied", nic.name())),
         None if same_nic && !effect.ties.cores.is_empty() => return None,
-        None if same_nic => Proof::shown(format!("{} in both", nic.nic)),
-        // A device in another namespace, or one whose map is not known.
+        None if same_nic => Proof::shown(format!("both are about {}", nic.nic)),
+        // A device in another namespace, or with an unknown queue map.
         None => return None,
     };
     let (before, reset) = (cause.ties.when?, effect.ties.when?);
@@ -48,44 +48,44 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
         return None;
     }
     let silent = effect.duration(FactKey::SinceNapi).or_else(|| effect.duration(FactKey::Silence));
-    // Only while the poll was silent, and before the driver gave up, does it count that the core was taken.
+    // Only the time counts in which the queue went unpolled and the driver had not reported it yet.
     let from = before.from.max(silent.map_or(before.from, |silent| reset.from - silent - reset.uncertainty));
     let lasted = before.to.min(reset.from).since(from);
     Some(Linked {
         because: match effect.severity {
             Severity::Critical => {
-                format!("the driver of {} waited for a poll that could not run, and reset the device", nic.nic)
+                format!("the driver of {} reset the device after waiting for a poll that could not run", nic.nic)
             }
-            _ => format!("the driver of {} waits for a poll that could not run", nic.nic),
+            _ => format!("the driver of {} was waiting for a poll that could not run", nic.nic),
         },
         proofs: Proofs {
             identity,
             order: match before.surely_precedes(&reset) {
-                true => Proof::shown("the core was taken before the driver gave up"),
+                true => Proof::shown("the core was occupied before the driver reported it"),
                 false if from_the_start => {
-                    Proof::not_seen("the core was taken already when we began to look; since when is not known")
+                    Proof::not_seen("since when the core was occupied: it already was when watching began")
                 }
                 false => Proof::not_seen(format!(
-                    "the log's clock may be off by {}, too much to tell which came first",
+                    "which came first: the kernel log's clock may be off by {}",
                     duration_words(reset.uncertainty)
                 )),
             },
             size: match silent {
                 Some(_) if earlier => {
-                    Proof::not_seen("how long the core had been taken before the driver gave up was not watched")
+                    Proof::not_seen("how long the core had been occupied before the driver reported it")
                 }
-                // Of the silence, most was seen; the rest may have been before we began to look.
+                // At least half of the unpolled time was seen; the rest may predate watching.
                 Some(silent) if lasted.mul_f64(2.0) >= silent => Proof::shown(format!(
-                    "the poll had not run for {}; the core was seen taken for {}",
+                    "no poll for {}; the core was seen occupied for {}",
                     duration_words(silent),
                     duration_words(lasted)
                 )),
                 Some(silent) => Proof::not_seen(format!(
-                    "the poll had not run for {}, but the core was seen taken for {} only",
+                    "no poll for {}, but the core was seen occupied for only {}",
                     duration_words(silent),
                     duration_words(lasted)
                 )),
-                None => Proof::not_seen("the driver did not say how long the poll had not run"),
+                None => Proof::not_seen("how long the queue went unpolled: the driver did not report it"),
             },
         },
         evidence: effect.facts(&[

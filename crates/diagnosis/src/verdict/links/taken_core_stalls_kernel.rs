@@ -1,4 +1,4 @@
-//! A core that runs one thing without a break is what the kernel's own watchdogs bark at.
+//! A core that runs one thing without a break trips the kernel's watchdogs.
 
 use super::{LinkRule, Linked, while_both};
 use crate::code::Code;
@@ -12,13 +12,13 @@ pub const LINK: LinkRule = LinkRule {
         let core = cause.ties.common_core(&effect.ties)?;
         let culprit = cause.ties.common_culprit(&effect.ties);
         Some(Linked {
-            because: format!("core {core} ran the same thing for so long that the kernel's watchdog saw it"),
+            because: format!("core {core} was occupied for so long that the kernel's watchdog reported it"),
             proofs: Proofs {
-                identity: Proof::shown(format!("core {core} in both")),
+                identity: Proof::shown(format!("both are about core {core}")),
                 order: while_both(cause, effect)?,
                 size: match culprit {
-                    Some(culprit) => Proof::shown(format!("the kernel names {}, too", culprit.name())),
-                    None => Proof::not_seen("the kernel names no thread, or another one"),
+                    Some(culprit) => Proof::shown(format!("the kernel log names {} too", culprit.name())),
+                    None => Proof::not_seen("whether it was the same thread: the kernel log names none or another"),
                 },
             },
             evidence: effect.facts(&[FactKey::Longest, FactKey::LongestHang, FactKey::Lines, FactKey::Line]),

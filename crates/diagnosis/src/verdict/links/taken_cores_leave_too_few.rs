@@ -1,4 +1,4 @@
-//! On a small node one core that somebody has for itself is a large part of all there is.
+//! On a small node, one occupied core is a large share of the CPU.
 
 use super::{LinkRule, Linked, while_both};
 use crate::case::Case;
@@ -13,12 +13,12 @@ pub const LINK: LinkRule = LinkRule {
     examine,
 };
 
-/// Half of a core, at least: less is not missed.
+/// Less than half a core is not missed.
 const SOME: f64 = 0.5;
 
-/// With the core back, as many of those that wait could run; if still too many wait, there is too little CPU anyway.
+/// Freeing the cores lets that many waiting threads run; if too many still wait, the node is short of CPU anyway.
 fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
-    // A node that is merely full is no effect that anybody asks about, and what takes little explains nothing.
+    // A merely full node needs no cause, and a minor cause explains nothing.
     if effect.severity < Severity::Warning || cause.severity < Severity::Warning {
         return None;
     }
@@ -26,9 +26,9 @@ fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
     let cores = effect.ties.cores.len() as f64;
     let full = cause.ties.cores.iter().filter(|core| effect.ties.cores.contains(core)).count() as f64;
     let taken = match cause.code {
-        // Of every core a part.
+        // A share of every core.
         Code::CpuSteal => full * cause.share(FactKey::Stolen)?,
-        // A thread takes one core at a time, whichever it is.
+        // A thread takes one core at a time.
         Code::MemcgWalk | Code::ObserverCost => cause.share(FactKey::ShareOfCore)?,
         Code::CoreMonopolised => full.min(1.0),
         _ => full,
@@ -38,13 +38,13 @@ fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
     }
     Some(Linked {
         because: format!(
-            "it takes {taken:.1} of {cores} cores, and without it fewer would wait than is worth a warning"
+            "it takes {taken:.1} cores out of {cores}; without it, waiting would stay below the warning threshold"
         ),
         proofs: Proofs {
-            identity: Proof::shown("it runs on cores that are all full"),
+            identity: Proof::shown("it takes time on the cores that threads wait for"),
             order: while_both(cause, effect)?,
             size: Proof::shown(format!(
-                "{waiting:.1} threads wait; with {taken:.1} cores more fewer than {WAITING_PER_CORE} for each core would"
+                "{waiting:.1} threads wait; with {taken:.1} more cores, fewer than {WAITING_PER_CORE} per core would"
             )),
         },
         evidence: Vec::new(),

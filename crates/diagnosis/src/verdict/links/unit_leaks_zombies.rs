@@ -1,4 +1,4 @@
-//! What starts again and again leaves a dead cgroup each time.
+//! What keeps restarting leaves a dead cgroup each time.
 
 use super::{LinkRule, Linked};
 use crate::case::Case;
@@ -10,12 +10,12 @@ use crate::zombies::Growth;
 use crate::zombies::growth::RateFrom;
 use coroner_evidence::CgroupOwner;
 
-/// With so few, or so small a part of all, somebody else is to blame for what there is.
+/// With fewer, or a smaller share of all, somebody else is to blame.
 const A_FEW: u64 = 20;
 const PART: f64 = 1.0 / 3.0;
-/// A loop that leaves one with each start, and only that, makes as many as it starts; some are freed at once.
+/// A loop leaves at most one per start; some are freed at once.
 const AS_MANY: f64 = 0.5;
-/// Most of them are its own: it explains the whole.
+/// From this share on, it explains them all.
 const MOST: f64 = 0.5;
 
 pub const LINK: LinkRule = LinkRule {
@@ -26,11 +26,11 @@ pub const LINK: LinkRule = LinkRule {
 
 /// What one unit or pod left behind.
 struct Left {
-    /// `None` if the dead have no names here.
+    /// `None` if the names of the dead are unknown.
     own: Option<u64>,
-    /// How many more of them now, as opposed to an average since boot.
+    /// Current growth, not the average since boot.
     per_hour: Option<f64>,
-    /// That rate was watched; else it is by their births, many of which may have been at once.
+    /// The rate was watched; otherwise it comes from birth times, many of which may coincide.
     watched: bool,
 }
 
@@ -71,9 +71,9 @@ fn examine_left(case: &Case<'_>, left: &Left, cause: &Finding, dead: u64) -> Opt
         return None;
     }
     let per_hour = left.per_hour.filter(|per_hour| *per_hour > 0.0);
-    let mut evidence = vec![Fact::new(FactKey::DeadOf, own, "names of the dead").of(unit)];
+    let mut evidence = vec![Fact::new(FactKey::DeadOf, own, "names of dead cgroups").of(unit)];
     if let Some(per_hour) = per_hour.filter(|_| left.watched) {
-        evidence.push(Fact::new(FactKey::DeadMemcgsPerHour, per_hour.round() as u64, "names of the dead"));
+        evidence.push(Fact::new(FactKey::DeadMemcgsPerHour, per_hour.round() as u64, "names of dead cgroups"));
     }
     evidence.extend(cause.facts(&[
         FactKey::Restarts,
@@ -82,23 +82,23 @@ fn examine_left(case: &Case<'_>, left: &Left, cause: &Finding, dead: u64) -> Opt
         FactKey::ChurnPerHour,
     ]));
     Some(Linked {
-        because: format!("{} of the {} dead cgroups are its own", count(own), count(dead)),
+        because: format!("it left {} of the {} dead cgroups", count(own), count(dead)),
         proofs: Proofs {
-            identity: Proof::shown(format!("the dead have the path of {unit}, or its processes made them")),
+            identity: Proof::shown(format!("they have the path of {unit}, or its processes made them")),
             order: match per_hour {
-                Some(_) => Proof::shown("they become more while it restarts"),
-                None => Proof::not_seen("they did not become more while we watched"),
+                Some(_) => Proof::shown("their number grows while it restarts"),
+                None => Proof::not_seen("that their number grows while it restarts"),
             },
             size: match part >= MOST {
-                true => Proof::shown(format!("{} of all dead ones are its own", percent(part))),
-                false => Proof::not_seen(format!("only {} of all dead ones are its own", percent(part))),
+                true => Proof::shown(format!("it left {} of all dead cgroups", percent(part))),
+                false => Proof::not_seen(format!("it left only {} of all dead cgroups", percent(part))),
             },
         },
         evidence,
     })
 }
 
-/// Whose they are is not known: then at least they become more about as often as it starts.
+/// Whose they are is unknown; at least their growth must keep up with the restarts.
 fn without_names(case: &Case<'_>, cause: &Finding) -> Option<Linked> {
     let restarts = cause.number(FactKey::RestartsPerHour)?;
     let size = match crate::zombies::growth::growth(case.evidence) {
@@ -107,17 +107,17 @@ fn without_names(case: &Case<'_>, cause: &Finding) -> Option<Linked> {
             if growth < AS_MANY * restarts {
                 return None;
             }
-            Proof::shown(format!("{} more in {}, about as many as it started", count(by), duration_words(over)))
+            Proof::shown(format!("{} more in {}, at least one per two restarts", count(by), duration_words(over)))
         }
-        // It starts again and again, and they become no more.
+        // It keeps restarting, and their number does not grow.
         Growth::Steady { .. } => return None,
-        Growth::TooShort => Proof::not_seen("whether they become more was not watched for long enough"),
+        Growth::TooShort => Proof::not_seen("whether their number grows: not watched for long enough"),
     };
     Some(Linked {
-        because: format!("{} starts again and again, and each start makes a cgroup", cause.subject.name),
+        because: format!("{} keeps restarting, and each start makes a cgroup", cause.subject.name),
         proofs: Proofs {
-            identity: Proof::not_seen("whose the dead cgroups were could not be read: their names are needed"),
-            order: Proof::not_seen("when they died is not known"),
+            identity: Proof::not_seen("whose they were: the names of dead cgroups could not be read"),
+            order: Proof::not_seen("when they died"),
             size,
         },
         evidence: Vec::new(),

@@ -1,4 +1,4 @@
-//! What a thread does in the kernel is what fills its core: walking cgroups, reclaim, page tables of others.
+//! A thread's work in the kernel fills its core: walking cgroups, reclaim, reading other processes' page tables.
 
 use super::{LinkRule, Linked};
 use crate::case::Case;
@@ -9,11 +9,11 @@ use crate::verdict::{Proof, Proofs};
 use crate::words::percent;
 use coroner_evidence::{Window, WorkKind, WorkRow};
 
-/// The work explains a core if it is at least half of the core's time.
+/// From this share of the core's time on, the work explains the full core.
 const MOST: f64 = 0.5;
-/// With less than this it is something else that fills it.
+/// Below this share, something else fills the core.
 const SOME: f64 = 0.2;
-/// Of whose owner it is known that it is short of memory, less is enough to suspect that.
+/// If the core's owner is known to be short of memory, this share is enough for a suspicion.
 const A_LITTLE: f64 = 0.05;
 
 pub const LINK: LinkRule = LinkRule {
@@ -32,7 +32,7 @@ fn is_of(code: Code, kind: WorkKind) -> bool {
     }
 }
 
-/// Whether the process is in the cgroup that reclaims; on a node that reclaims as a whole every one is.
+/// Whether the process is in the cgroup that reclaims; if the whole node reclaims, every process is.
 fn reclaims_in(case: &Case<'_>, reclaim: &Finding, pid: u32) -> bool {
     let Some(full) = reclaim.ties.cgroups.first() else { return true };
     let process = case.evidence.processes.iter().rev().find(|process| process.pid == pid);
@@ -45,7 +45,7 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     let core = *effect.ties.cores.first()?;
     let when = effect.ties.when?;
     let window = Window { from: when.from, to: when.to };
-    // Reclaim is the work of many threads; the others name whose work it is.
+    // Many threads reclaim; the other causes name one thread.
     let owner = effect.ties.culprits.first();
     let of_many = cause.code == Code::MemoryReclaim;
     if !of_many && cause.ties.common_culprit(&effect.ties).is_none() {
@@ -61,7 +61,7 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     let all = work.over_within(window);
     let part = work.time_within(Some(window), |row| of_owner(row) && is_of(cause.code, row.kind));
     let share = part.as_secs_f64() / all.as_secs_f64().max(1e-9);
-    // Reading back what was dropped costs as well, and is not told from other work.
+    // Refaults of reclaimed pages cost time too, and samples cannot tell them from other work.
     let owner_reclaims =
         of_many && owner.is_some_and(|owner| !cause.ties.cgroups.is_empty() && reclaims_in(case, cause, owner.pid));
     if all.is_zero() || share < SOME && !(owner_reclaims && share >= A_LITTLE) {
@@ -70,28 +70,28 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     Some(Linked {
         because: match owner {
             Some(owner) if share < SOME => {
-                format!("{} is in that cgroup, and {} of core {core}'s time was reclaim", owner.name(), percent(share))
+                format!("{} is in that cgroup, and reclaim took {} of core {core}'s time", owner.name(), percent(share))
             }
-            _ => format!("that took {} of core {core}'s time", percent(share)),
+            _ => format!("that work took {} of core {core}'s time", percent(share)),
         },
         proofs: Proofs {
             identity: match owner {
-                Some(owner) if !of_many => Proof::shown(format!("{} on core {core} in both", owner.name())),
+                Some(owner) if !of_many => Proof::shown(format!("both are about {} on core {core}", owner.name())),
                 Some(owner) if owner_reclaims => {
-                    Proof::shown(format!("{} is in the cgroup that reclaims", owner.name()))
+                    Proof::shown(format!("{} runs in the cgroup that reclaims", owner.name()))
                 }
                 _ => Proof::shown(format!("threads on core {core} were sampled in reclaim")),
             },
-            order: Proof::shown("sampled in the same seconds"),
+            order: Proof::shown("sampled while it happened"),
             size: match share >= MOST {
                 true => Proof::shown(format!("{} of the core's time", percent(share))),
                 false if owner_reclaims => Proof::not_seen(format!(
-                    "only {} of the core's time; what it costs to read back what was dropped is not told apart",
+                    "only {} of the core's time, not counting refaults of reclaimed pages",
                     percent(share)
                 )),
                 false => Proof::not_seen(format!("only {} of the core's time", percent(share))),
             },
         },
-        evidence: vec![Fact::new(FactKey::ShareOfThatCore, (share * 1000.0).round() / 10.0, "samples of the kernel")],
+        evidence: vec![Fact::new(FactKey::ShareOfThatCore, (share * 1000.0).round() / 10.0, "kernel samples")],
     })
 }

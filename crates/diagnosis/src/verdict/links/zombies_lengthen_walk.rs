@@ -1,20 +1,20 @@
-//! Whoever walks memory cgroups visits the dead ones, too.
+//! A walk of memory cgroups visits the dead ones too.
 
 use super::{LinkRule, Linked};
 use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{FactKey, Finding};
 use crate::verdict::{Proof, Proofs};
-use crate::words::{count, percent};
+use crate::words::{count, percent, plural};
 
-/// Where at least this part of all cgroups is dead, the walk is over the dead.
+/// From this share of dead cgroups on, the walk is mostly over dead ones.
 const MOSTLY_DEAD: f64 = 2.0 / 3.0;
 
-/// Where there is one live cgroup for nine dead ones or fewer, no walk of this length can be over the live ones alone.
+/// With at most one live cgroup per nine dead ones, the live ones alone cannot make the walk this long.
 const ALL_BUT_FEW: f64 = 0.9;
 
-/// A pass over a few cgroups is short, and what goes before and after it takes longer; where nearly all of the walker's kernel time
-/// is the walk itself, there is much to walk.
+/// A walk over a few cgroups costs less than what surrounds it. If it is nearly all of the walker's kernel time, there is much to
+/// walk.
 const NEARLY_ALL: f64 = 0.8;
 
 pub const LINK: LinkRule = LinkRule { from: &[Code::ZombieMemcgs], to: &[Code::MemcgWalk], examine };
@@ -22,35 +22,35 @@ pub const LINK: LinkRule = LinkRule { from: &[Code::ZombieMemcgs], to: &[Code::M
 fn examine(case: &Case<'_>, _: &Finding, effect: &Finding) -> Option<Linked> {
     let (dead, live) = case.memcgs()?;
     let part = dead as f64 / dead.saturating_add(live).max(1) as f64;
-    // A walk over thousands of live ones has another cause.
+    // A walk over mostly live cgroups has another cause.
     if part < 1.0 - MOSTLY_DEAD {
         return None;
     }
     Some(Linked {
-        because: format!("the kernel goes from memory cgroup to memory cgroup, and {} of them are dead", count(dead)),
+        because: format!("the kernel walks memory cgroups one by one, and {} of them are dead", count(dead)),
         proofs: Proofs {
             identity: match walked_share(case, effect) {
                 Some(share) if share >= NEARLY_ALL && part >= ALL_BUT_FEW => Proof::shown(format!(
-                    "{} of its kernel time is stepping from cgroup to cgroup; {} live ones alone are soon done",
+                    "the walk is {} of its kernel time: too much for {} alone",
                     percent(share),
-                    count(live)
+                    plural(live, "live cgroup", "live cgroups")
                 )),
-                _ => Proof::not_seen("where the walk begins: it may pass the dead by"),
+                _ => Proof::not_seen("where the walk starts: it may skip the dead cgroups"),
             },
             order: match dead_at_first(case).is_some_and(|first| first.saturating_mul(2) >= dead) {
-                true => Proof::shown("most of them were there when we began to look"),
-                false => Proof::not_seen("how many there were when the walk began"),
+                true => Proof::shown("most of them were already dead when watching began"),
+                false => Proof::not_seen("how many were dead when the walk began"),
             },
             size: match part >= MOSTLY_DEAD {
-                true => Proof::shown(format!("{} of what the kernel steps through is dead", percent(part))),
-                false => Proof::not_seen(format!("only {} of the cgroups are dead", percent(part))),
+                true => Proof::shown(format!("{} of the memory cgroups are dead", percent(part))),
+                false => Proof::not_seen(format!("only {} of the memory cgroups are dead", percent(part))),
             },
         },
         evidence: effect.facts(&[FactKey::ShareOfCore, FactKey::MostlyIn]),
     })
 }
 
-/// How much of the walker's time in the kernel is the walk.
+/// The walk's share of the walker's kernel time.
 fn walked_share(case: &Case<'_>, walk: &Finding) -> Option<f64> {
     let (work, walker) = (case.work()?, walk.ties.culprits.first()?);
     let all = work.time(|row| row.pid == walker.pid).as_secs_f64();

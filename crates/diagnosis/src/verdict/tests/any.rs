@@ -1,4 +1,4 @@
-//! Whatever the findings: no panic, and only what is there is told.
+//! Any findings: no panic, and nothing is invented.
 
 use super::super::chain::is_remark;
 use super::super::{Certainty, FindingRef, conclude};
@@ -69,7 +69,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn any_findings_are_concluded_from_without_inventing_any(evidence in evidence(), findings in vec(finding(), 0..12)) {
+    fn conclusions_mention_only_known_findings(evidence in evidence(), findings in vec(finding(), 0..12)) {
         let mut case = Case::of(&evidence);
         case.findings = findings;
         let conclusion = conclude(&case);
@@ -78,11 +78,11 @@ proptest! {
         is_honest(&conclusion);
         for verdict in &conclusion.verdicts {
             prop_assert!(known.contains(&verdict.root_cause));
-            // Each link starts at the root or at what an earlier one led to.
+            // Each link starts at the root or at an earlier effect.
             let mut reached = vec![&verdict.root_cause];
             for link in &verdict.chain {
                 prop_assert!(known.contains(&link.from) && known.contains(&link.to));
-                prop_assert!(reached.contains(&&link.from), "{:?} comes from nowhere", link.from);
+                prop_assert!(reached.contains(&&link.from), "{:?} follows from nothing", link.from);
                 prop_assert!(!link.because.is_empty());
                 reached.push(&link.to);
             }
@@ -92,14 +92,14 @@ proptest! {
             prop_assert!(!verdict.risk.as_ref().is_some_and(|risk| risk.contains("NaN") || risk.contains("inf ")));
         }
         prop_assert!(conclusion.verdicts.is_sorted_by_key(|v| std::cmp::Reverse((v.severity, v.certainty))));
-        // What hurts is explained or said to be unexplained, and not both.
+        // Every warning is either explained or unexplained.
         for finding in findings.iter().filter(|finding| finding.severity >= Severity::Warning) {
             let this = finding.reference();
             let explained = conclusion.verdicts.iter().any(|verdict| {
                 verdict.root_cause == this || verdict.context.contains(&this) || verdict.chain.iter().any(|link| link.to == this)
             });
             let unexplained = conclusion.unexplained.iter().any(|open| open.finding == this);
-            prop_assert!(explained || unexplained, "{this:?} is forgotten");
+            prop_assert!(explained || unexplained, "{this:?} is neither explained nor unexplained");
             prop_assert!(!(explained && unexplained) || twice(&known, &this), "{this:?} is both");
         }
         for open in &conclusion.unexplained {
@@ -110,14 +110,14 @@ proptest! {
         }
     }
 
-    /// Which of two equal findings a rule names first must not decide what the cause is.
+    /// The order of equal findings must not decide the cause.
     #[test]
     fn the_order_of_findings_does_not_matter(evidence in evidence(), findings in vec(finding(), 0..9), turn in 0usize..9) {
         let told = |findings: &[Finding]| -> BTreeSet<(Code, String, String, Certainty, usize)> {
             let mut case = Case::of(&evidence);
             case.findings = findings.to_vec();
             let conclusion = conclude(&case);
-            // Which of two remarks on one unit stands for it is a matter of order.
+            // Which of two remarks on a unit becomes its verdict does depend on order.
             let verdicts = conclusion.verdicts.into_iter().filter(|v| !is_remark(v.root_cause.code));
             verdicts.map(|v| (v.root_cause.code, v.root_cause.subject.name, v.root_cause.title, v.certainty, v.chain.len())).collect()
         };

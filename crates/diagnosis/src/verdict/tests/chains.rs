@@ -1,4 +1,4 @@
-//! The chain of the incident, whole, and entered or left at any point.
+//! The chain of the incident, whole and with parts missing.
 
 use super::node::*;
 use super::*;
@@ -30,8 +30,8 @@ fn the_incident_is_one_story_from_the_agent_to_the_reset() {
     ];
     assert_eq!(steps(&verdict), told_in_order);
     let context: Vec<Code> = verdict.context.iter().map(|more| more.code).collect();
-    assert_eq!(context, [Code::AgentConflict], "that kubelet runs here as well is no verdict of its own");
-    // Root cause last, as one asks back from what hurts.
+    assert_eq!(context, [Code::AgentConflict], "the conflict with kubelet is context, not a verdict");
+    // From the harm back to the root cause.
     for (word, before) in [("eth0", "core 3"), ("core 3", "20,000 dead"), ("20,000 dead", "ecs.service crashloops")] {
         let at = |word: &str| verdict.story.find(word).unwrap_or_else(|| panic!("no {word:?} in {}", verdict.story));
         assert!(at(word) < at(before), "{}", verdict.story);
@@ -42,7 +42,7 @@ fn the_incident_is_one_story_from_the_agent_to_the_reset() {
 }
 
 #[test]
-fn each_link_names_what_both_have_in_common() {
+fn each_link_names_what_both_findings_share() {
     let verdict = only(&incident());
     let link = |from, to| verdict.chain.iter().find(|l| (l.from.code, l.to.code) == (from, to)).unwrap();
     let says = |from, to, words: &[&str]| {
@@ -89,7 +89,7 @@ fn where_the_kernel_was_not_sampled_slow_reads_show_the_cost() {
     slow_read(&mut evidence, 1_400);
     let verdict = only(&evidence);
     assert_eq!(steps(&verdict), [(UnitCrashloop, ZombieMemcgs), (ZombieMemcgs, SlowMemcgStat)]);
-    assert_eq!(verdict.risk, None, "it is felt already");
+    assert_eq!(verdict.risk, None, "it already does harm");
 }
 
 #[test]
@@ -97,12 +97,12 @@ fn zombies_that_cost_nothing_yet_are_a_risk_with_a_date() {
     let mut evidence = quiet().evidence();
     evidence.node.as_mut().unwrap().kernel = Some("6.1.0-40-cloud-amd64".to_owned());
     unit(&mut evidence, "ecs.service", 24);
-    // 24 in 9.5 s make 9,095 an hour: the 2,703 that are missing come within 18 minutes.
+    // 24 in 9.5 s are 9,095 per hour: the missing 2,703 take 18 minutes.
     dead(&mut evidence, CGROUP, 976, 1_000);
     let verdict = only(&evidence);
     assert_eq!(verdict.root_cause.subject.name, "ecs.service");
     assert_eq!(steps(&verdict), [(UnitCrashloop, ZombieMemcgs)]);
-    let risk = verdict.risk.expect("there is no cost yet, and they grow");
+    let risk = verdict.risk.expect("no cost yet, but growing");
     for word in ["3,703", "memory reclaim", "2023-11-14", "18 min"] {
         assert!(risk.contains(word), "{word}: {risk}");
     }
@@ -120,7 +120,7 @@ fn zombies_that_do_not_grow_have_no_date() {
 }
 
 #[test]
-fn with_no_unit_to_be_seen_the_dead_are_the_root() {
+fn without_units_the_dead_cgroups_are_the_root() {
     let mut evidence = incident();
     evidence.units.clear();
     for scan in &mut evidence.zombie_scans {
@@ -148,7 +148,7 @@ fn a_reset_that_nobody_watched_is_not_blamed_on_what_runs_now() {
 
 #[test]
 fn a_cause_that_comes_after_its_effect_is_no_cause() {
-    // eth0 gave up before the core was taken.
+    // eth0 was reset before the core was occupied.
     let mut evidence = incident();
     reset_at(&mut evidence, time(1.0));
     let conclusion = concluded(&evidence);
@@ -161,7 +161,7 @@ fn a_cause_that_comes_after_its_effect_is_no_cause() {
 }
 
 #[test]
-fn a_log_clock_that_may_be_off_proves_no_order() {
+fn an_uncertain_log_clock_proves_no_order() {
     let mut evidence = incident();
     evidence.log.iter_mut().for_each(|line| line.uncertainty_ns = 9_000_000_000);
     let verdict = only(&evidence);
@@ -173,7 +173,7 @@ fn a_log_clock_that_may_be_off_proves_no_order() {
 }
 
 #[test]
-fn a_reset_of_a_queue_on_another_core_is_another_matter() {
+fn a_reset_of_a_queue_on_another_core_is_unrelated() {
     let mut evidence = with_full_core(quiet()).evidence();
     unit(&mut evidence, "ecs.service", 24);
     dead(&mut evidence, CGROUP, 19_976, 20_000);
@@ -200,20 +200,20 @@ fn without_names_of_the_dead_the_unit_is_only_possible() {
 fn a_crashloop_with_few_dead_of_its_own_is_not_blamed() {
     let mut evidence = incident();
     evidence.zombie_scans.clear();
-    // The unit loops, and left nine; twenty thousand are of a batch system.
+    // The looping unit left 9; a batch system left 20,000.
     dead(&mut evidence, CGROUP, 3, 9);
     dead(&mut evidence, "/batch/job", 19_900, 20_000);
     let conclusion = concluded(&evidence);
     let roots = roots(&conclusion);
     let told = told(&diagnose(&evidence));
     assert!(roots.iter().any(|(code, _)| *code == ZombieMemcgs), "{told}");
-    let unit = conclusion.verdicts.iter().find(|v| v.root_cause.code == UnitCrashloop).expect("it loops all the same");
+    let unit = conclusion.verdicts.iter().find(|v| v.root_cause.code == UnitCrashloop).expect("it still loops");
     assert_eq!(steps(unit), [], "{told}");
     assert_eq!(conclusion.verdicts[0].root_cause.code, ZombieMemcgs, "what hurts comes first: {told}");
 }
 
 #[test]
-fn a_unit_with_a_part_of_the_dead_is_not_called_proven() {
+fn a_unit_with_a_minority_of_the_dead_is_not_proven() {
     let mut evidence = incident();
     evidence.zombie_scans.clear();
     dead(&mut evidence, CGROUP, 7_976, 8_000);
@@ -222,7 +222,7 @@ fn a_unit_with_a_part_of_the_dead_is_not_called_proven() {
     let unit = conclusion.verdicts.iter().find(|v| v.root_cause.code == UnitCrashloop).unwrap();
     assert!(unit.certainty < Certainty::Proven, "{}", told(&diagnose(&evidence)));
     is_honest(&conclusion);
-    // With a small part of them it is not what has to go first.
+    // With a small share there is no link.
     evidence.zombie_scans.clear();
     dead(&mut evidence, CGROUP, 1_976, 2_000);
     dead(&mut evidence, "/batch/job", 18_000, 18_000);
@@ -232,7 +232,7 @@ fn a_unit_with_a_part_of_the_dead_is_not_called_proven() {
 }
 
 #[test]
-fn a_walk_over_living_cgroups_is_not_blamed_on_a_few_dead() {
+fn a_walk_over_live_cgroups_is_not_blamed_on_a_few_dead() {
     let mut evidence = incident();
     for scan in &mut evidence.zombie_scans {
         scan.zombies.truncate(400);

@@ -28,7 +28,7 @@ fn seconds(from: f64, to: f64) -> Option<When> {
     Some(When { from: time(from), to: time(to), uncertainty: Duration::ZERO })
 }
 
-/// On a core, by a thread, in these seconds.
+/// On a core, by a thread, from second to second.
 fn on(core: u32, by: &str, from: f64, to: f64) -> Ties {
     let culprits = match by {
         "" => Vec::new(),
@@ -50,7 +50,7 @@ fn linked(cause: (Code, Ties), effect: (Code, Ties)) -> Option<Certainty> {
 }
 
 #[test]
-fn drops_follow_from_the_core_that_was_taken_then() {
+fn drops_follow_from_a_core_occupied_at_that_time() {
     let drops = |core, from, to| (Code::SoftnetDrop, on(core, "", from, to));
     for taken in [Code::CoreSaturated, Code::CoreMonopolised, Code::InterruptStorm, Code::NicCoreStarved] {
         let cause = || (taken, on(1, "spin", 2.0, 5.0));
@@ -61,23 +61,23 @@ fn drops_follow_from_the_core_that_was_taken_then() {
 }
 
 #[test]
-fn the_watchdog_of_the_kernel_barks_at_the_thread_that_has_the_core() {
+fn a_kernel_watchdog_fires_because_of_the_thread_on_the_core() {
     let stall = |by, from| (Code::KernelStall, on(1, by, from, from));
     let held = || (Code::CoreMonopolised, on(1, "spin", 2.0, 9.0));
     assert_eq!(linked(held(), stall("spin", 8.0)), Some(Certainty::Proven));
     assert_eq!(linked(held(), stall("", 8.0)), Some(Certainty::Likely), "an RCU stall names nobody");
-    assert_eq!(linked(held(), stall("spin", 1.0)), None, "it barked before");
+    assert_eq!(linked(held(), stall("spin", 1.0)), None, "it fired before");
 }
 
 #[test]
-fn a_core_is_filled_by_the_node_only_if_no_thread_fills_it() {
+fn an_interrupt_storm_fills_only_its_own_core() {
     let storm = || (Code::InterruptStorm, on(1, "", 2.0, 5.0));
     assert_eq!(linked(storm(), (Code::CoreSaturated, on(1, "", 2.0, 5.0))), Some(Certainty::Proven));
     assert_eq!(linked(storm(), (Code::CoreSaturated, on(2, "", 2.0, 5.0))), None);
 }
 
 #[test]
-fn the_hypervisor_helps_to_fill_the_core_that_it_takes() {
+fn steal_fills_only_the_cores_it_takes() {
     let full = |by, stolen| {
         let mut evidence = quiet().evidence();
         for CoreTimes { at, cores } in &mut evidence.core_times {
@@ -90,12 +90,12 @@ fn the_hypervisor_helps_to_fill_the_core_that_it_takes() {
         link(&evidence, finding(Code::CpuSteal, steal), effect).map(|link| link.proofs.certainty())
     };
     assert_eq!(full("", 30), Some(Certainty::Likely));
-    assert_eq!(full("", 10), None, "it is of other cores that it took");
+    assert_eq!(full("", 10), None, "it took other cores");
     assert_eq!(full("train", 30), None, "train filled it");
 }
 
 #[test]
-fn a_monopolist_fills_its_own_core_and_nobody_elses() {
+fn a_monopolist_fills_only_its_own_core() {
     let cause = |core| (Code::CoreMonopolised, on(core, "spin", 2.0, 5.0));
     let core = |share: f64| Finding {
         evidence: vec![Fact::new(FactKey::OwnerShare, share, "schedstat")],
@@ -112,7 +112,7 @@ fn a_monopolist_fills_its_own_core_and_nobody_elses() {
 }
 
 #[test]
-fn a_queue_that_waits_while_its_core_is_taken_by_another_thread_is_likely_at_most() {
+fn a_queue_that_waits_behind_an_unknown_thread_is_likely_at_most() {
     let eth0 = Queue { nic: "eth0".to_owned(), queue: Some("rx-0".to_owned()) };
     let waits = |by| (Code::NicCoreStarved, Ties { queues: vec![eth0.clone()], ..on(1, by, 2.0, 5.0) });
     let full = || (Code::CoreSaturated, on(1, "spin", 2.0, 5.0));
@@ -121,7 +121,7 @@ fn a_queue_that_waits_while_its_core_is_taken_by_another_thread_is_likely_at_mos
 }
 
 #[test]
-fn memory_that_ran_out_in_spite_of_reclaim_is_of_the_same_cgroup() {
+fn a_kill_follows_from_reclaim_in_the_same_cgroup() {
     let of = |path: &str| Ties { cgroups: vec![path.to_owned()], when: seconds(1.0, 5.0), ..Ties::default() };
     let reclaim = |ties| (Code::MemoryReclaim, ties);
     let kill = |ties| (Code::OomKill, ties);
@@ -134,7 +134,7 @@ fn memory_that_ran_out_in_spite_of_reclaim_is_of_the_same_cgroup() {
 }
 
 #[test]
-fn kills_in_a_units_cgroup_make_it_start_again() {
+fn kills_in_a_units_cgroup_make_it_loop() {
     let mut evidence = quiet().evidence();
     unit(&mut evidence, "train.service", 5);
     let cgroup = "/system.slice/train.service";
@@ -144,14 +144,14 @@ fn kills_in_a_units_cgroup_make_it_start_again() {
     };
     let kill = |path: &str| finding(Code::OomKill, Ties::of_cgroup(path));
     let certainty = |evidence: &Evidence, path| link(evidence, kill(path), looping()).map(|l| l.proofs.certainty());
-    assert_eq!(certainty(&evidence, cgroup), Some(Certainty::Possible), "systemd says that it exited by itself");
+    assert_eq!(certainty(&evidence, cgroup), Some(Certainty::Possible), "systemd says it exited by itself");
     evidence.units.iter_mut().for_each(|unit| unit.result = Some("oom-kill".to_owned()));
     assert_eq!(certainty(&evidence, cgroup), Some(Certainty::Likely));
     assert_eq!(certainty(&evidence, "/system.slice/other.service"), None);
 }
 
 #[test]
-fn a_slow_read_is_not_blamed_on_the_dead_where_the_kernel_does_not_visit_them() {
+fn a_slow_read_is_not_blamed_on_the_dead_if_the_kernel_skips_them() {
     let mut evidence = quiet().evidence();
     super::node::dead_without_names(&mut evidence, 5_000, 5_000);
     let slow = |evidence: &Evidence| {
@@ -161,15 +161,15 @@ fn a_slow_read_is_not_blamed_on_the_dead_where_the_kernel_does_not_visit_them() 
     evidence.node.as_mut().unwrap().kernel = Some("6.1.0-40-cloud-amd64".to_owned());
     assert!(slow(&evidence).is_none());
     evidence.node = None;
-    assert_eq!(slow(&evidence).map(|l| l.proofs.certainty()), Some(Certainty::Possible), "which kernel is not known");
+    assert_eq!(slow(&evidence).map(|l| l.proofs.certainty()), Some(Certainty::Possible), "unknown kernel");
 }
 
 #[test]
-fn a_starved_queue_resets_its_own_device_and_no_other() {
+fn a_starved_queue_resets_only_its_own_device() {
     let queue = |nic: &str| vec![Queue { nic: nic.to_owned(), queue: None }];
     let starved = |nic| (Code::NicCoreStarved, Ties { queues: queue(nic), ..on(1, "spin", 2.0, 8.0) });
     let reset = |nic| (Code::NicReset, Ties { queues: queue(nic), ..on(1, "", 8.0, 8.0) });
-    assert_eq!(linked(starved("eth0"), reset("eth0")), Some(Certainty::Likely), "how long it waited is not said");
+    assert_eq!(linked(starved("eth0"), reset("eth0")), Some(Certainty::Likely), "how long it waited is unknown");
     assert_eq!(
         linked(starved("eth0 in netns pod"), reset("eth0")),
         Some(Certainty::Likely),
@@ -178,7 +178,7 @@ fn a_starved_queue_resets_its_own_device_and_no_other() {
     assert_eq!(linked(starved("eth1"), reset("eth0")), None);
     assert_eq!(linked(starved("eth0 in netns a"), reset("eth0 in netns b")), None);
     let full = (Code::CoreSaturated, on(1, "spin", 2.0, 8.0));
-    assert_eq!(linked(full, reset("eth0")), Some(Certainty::Likely), "the core serves it, whatever else it serves");
+    assert_eq!(linked(full, reset("eth0")), Some(Certainty::Likely), "the core serves it");
 }
 
 #[test]
@@ -202,14 +202,14 @@ fn a_core_is_filled_by_reclaim_of_the_cgroup_that_reclaims() {
         let reclaim = finding(Code::MemoryReclaim, Ties::of_cgroup(reclaims));
         link(evidence, reclaim, finding(Code::CoreSaturated, on(1, "", 2.0, 8.0))).map(|l| l.proofs.certainty())
     };
-    assert_eq!(certainty(&evidence, "/jobs"), None, "whose the process is, is not known");
+    assert_eq!(certainty(&evidence, "/jobs"), None, "the process's cgroup is unknown");
     evidence.processes.push(process("/jobs/a"));
     assert_eq!(certainty(&evidence, "/jobs"), Some(Certainty::Proven));
     assert_eq!(certainty(&evidence, "/other"), None);
 }
 
 #[test]
-fn a_core_that_was_free_while_the_poll_was_silent_did_not_silence_it() {
+fn only_time_occupied_while_unpolled_counts() {
     let reset = |at: f64| {
         let queues = vec![Queue { nic: "eth0".to_owned(), queue: None }];
         let silent = Fact::new(FactKey::SinceNapi, 5000u64, "kernel log");
@@ -219,11 +219,11 @@ fn a_core_that_was_free_while_the_poll_was_silent_did_not_silence_it() {
         link(&quiet().evidence(), taken, effect).map(|l| l.proofs.certainty())
     };
     assert_eq!(reset(6.5), Some(Certainty::Proven));
-    assert_eq!(reset(10.0), Some(Certainty::Likely), "of the 5 s in which nobody polled the core was free for 4");
+    assert_eq!(reset(10.0), Some(Certainty::Likely), "the core was free for 4 of the 5 s without a poll");
 }
 
 #[test]
-fn too_little_cpu_is_the_doing_of_what_takes_enough_of_it() {
+fn contention_is_blamed_on_what_takes_enough_cpu() {
     let contention = || Finding {
         evidence: vec![Fact::new(FactKey::ThreadsWaiting, 4.5, "schedstat")],
         ..finding(Code::CpuContention, Ties { cores: vec![0, 1], when: seconds(0.0, 9.0), ..Ties::default() })
@@ -238,6 +238,6 @@ fn too_little_cpu_is_the_doing_of_what_takes_enough_of_it() {
         link(&quiet().evidence(), steal, contention()).map(|l| l.proofs.certainty())
     };
     assert_eq!(stolen(45.0, Severity::Critical), Some(Certainty::Proven));
-    assert_eq!(stolen(20.0, Severity::Warning), None, "0.4 cores do not let 4.5 threads run");
+    assert_eq!(stolen(20.0, Severity::Warning), None, "0.4 cores are too few for 4.5 threads");
     assert_eq!(stolen(45.0, Severity::Info), None);
 }

@@ -29,12 +29,12 @@ fn roots(conclusion: &Conclusion) -> Vec<(Code, &str)> {
     conclusion.verdicts.iter().map(|v| (v.root_cause.code, v.root_cause.subject.name.as_str())).collect()
 }
 
-/// The chain as one reads it: each cause with what it led to.
+/// The chain: each cause with its effect.
 fn steps(verdict: &Verdict) -> Vec<(Code, Code)> {
     verdict.chain.iter().map(|link| (link.from.code, link.to.code)).collect()
 }
 
-/// All that was said, for a test that failed.
+/// The whole diagnosis, for failure messages.
 fn told(diagnosis: &Diagnosis) -> String {
     let mut text = String::new();
     for f in &diagnosis.findings {
@@ -52,11 +52,11 @@ fn told(diagnosis: &Diagnosis) -> String {
     text
 }
 
-/// Nothing is called proven that was not seen.
+/// Nothing unproven is called proven.
 #[track_caller]
 fn is_honest(conclusion: &Conclusion) {
     for verdict in &conclusion.verdicts {
-        // All links to what the story begins with, and no others, decide how sure it is.
+        // Only the links to the head of the story decide the certainty.
         let head = verdict.story.split(" ← ").next().unwrap_or_default();
         let mut proven: Vec<&crate::verdict::FindingRef> =
             if verdict.proofs.certainty() == Certainty::Proven { vec![&verdict.root_cause] } else { Vec::new() };

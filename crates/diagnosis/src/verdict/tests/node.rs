@@ -1,6 +1,6 @@
-//! Nodes in trouble, made by hand: the incident in pieces, each of which can be left out.
+//! Nodes in trouble, made by hand: the incident in pieces.
 
-use crate::cores::scene::{Actor, Doing, Kind, Scene, time};
+use crate::cores::scene::{Actor, Doing, Load, Scene, time};
 use crate::kernel_work::test_work::{row, second};
 use crate::zombies::test_scan::scan;
 use coroner_evidence::{
@@ -11,20 +11,20 @@ use std::time::Duration;
 
 pub const SECONDS: f64 = 10.0;
 pub const KUBELET: u32 = 4711;
-/// In which all of it happens.
+/// Where it all happens.
 pub const CORE: u32 = 3;
 pub const CGROUP: &str = "/system.slice/ecs.service";
 
-/// Eight cores with a little to do, and nothing wrong. It is a kernel that walks all cgroups to answer.
+/// Eight nearly idle cores, nothing wrong. The kernel is one that walks all cgroups on each read.
 pub fn quiet() -> Scene {
-    let mut scene = Scene::new(8, SECONDS).all_cores(Kind::User, 0.05);
+    let mut scene = Scene::new(8, SECONDS).all_cores(Load::User, 0.05);
     scene.evidence.node = Some(Node { kernel: Some("5.4.0-216-generic".to_owned()), ..Node::default() });
     scene
 }
 
-/// kubelet has core 3 for itself for 6.6 s, in the kernel.
+/// kubelet occupies core 3 for 6.6 s, in the kernel.
 pub fn with_full_core(scene: Scene) -> Scene {
-    scene.load(CORE, 2.0, 8.6, Kind::System, 0.95).with(
+    scene.load(CORE, 2.0, 8.6, Load::System, 0.95).with(
         Actor::new(KUBELET, "kubelet", CORE)
             .in_kernel()
             .until(2.0, Doing::Sleep)
@@ -33,7 +33,7 @@ pub fn with_full_core(scene: Scene) -> Scene {
     )
 }
 
-/// What a thread does in the kernel on a core, in the seconds from `from` on, as samples say.
+/// Samples of a thread in the kernel on a core, from second `from` to `to`.
 pub fn work(evidence: &mut Evidence, from: u64, to: u64, core: u32, tid: u32, comm: &str, kind: WorkKind) {
     sampled(evidence);
     for stretch in &mut evidence.kernel_work {
@@ -43,14 +43,14 @@ pub fn work(evidence: &mut Evidence, from: u64, to: u64, core: u32, tid: u32, co
     }
 }
 
-/// The kernel is sampled all the time, and does nothing.
+/// The kernel is sampled throughout, and idle.
 pub fn sampled(evidence: &mut Evidence) {
     if evidence.kernel_work.is_empty() {
         evidence.kernel_work = (0..SECONDS as u64).map(|s| second(time(s as f64), Vec::new())).collect();
     }
 }
 
-/// What a unit leaves: `before` at the first look, `after` at the last.
+/// Dead cgroups of a path: `before` at the first look, `after` at the last.
 pub fn dead(evidence: &mut Evidence, path: &str, before: usize, after: usize) {
     let at = |second: f64, n: usize| ZombieScan { at: time(second), ..scan(vec![path; n]) };
     let merge = |scans: &mut Vec<ZombieScan>, new: ZombieScan| match scans.iter_mut().find(|s| s.at == new.at) {
@@ -65,7 +65,7 @@ pub fn dead(evidence: &mut Evidence, path: &str, before: usize, after: usize) {
     merge(&mut evidence.zombie_scans, at(SECONDS, after));
 }
 
-/// Dead ones that were counted and could not be named.
+/// Dead cgroups that were counted but not named.
 pub fn dead_without_names(evidence: &mut Evidence, before: u64, after: u64) {
     for (second, dead) in [(0.5, before), (SECONDS, after)] {
         evidence.cgroup_censuses.push(CgroupCensus {
@@ -84,7 +84,7 @@ pub fn dead_without_names(evidence: &mut Evidence, before: u64, after: u64) {
     }
 }
 
-/// A unit that systemd restarted so often while it was watched; 0: it runs.
+/// A unit that systemd restarted this often while watched; 0: it just runs.
 pub fn unit(evidence: &mut Evidence, name: &str, restarts: u32) {
     for (second, count) in [(0.5, 100), (SECONDS, 100 + restarts)] {
         let ended = restarts > 0;
@@ -133,7 +133,7 @@ pub fn nic(evidence: &mut Evidence, core: u32) {
     }
 }
 
-/// ksoftirqd of a core waits while it is full.
+/// ksoftirqd waits while its core is full.
 pub fn starving(core: u32) -> Actor {
     Actor::kernel(222, &format!("ksoftirqd/{core}"), core)
         .until(2.1, Doing::Sleep)
@@ -146,7 +146,7 @@ pub const DONE: &str =
     "ena 0000:20:03.0: Device reset completed successfully, Driver info: Elastic Network Adapter (ENA) v2.11.0g";
 pub const PAUSED: &str = "ena 0000:20:03.0 eth0: TX q 5 is paused for too long (threshold 5000000). Time since last napi 6296000 usec. napi scheduled: 1";
 
-/// A line of the kernel whose clock may be off.
+/// A kernel log line whose clock may be off.
 pub fn line(evidence: &mut Evidence, second: f64, uncertainty_ms: u64, text: &str) {
     let at = time(second);
     if evidence.log.is_empty() {
@@ -182,8 +182,8 @@ pub fn slow_read(evidence: &mut Evidence, ms: u64) {
     });
 }
 
-/// All of it: an agent that crashloops, what it leaves, who walks over it, the core that this takes, the NIC that depends on the core,
-/// and the line in the kernel log.
+/// All of it: a crashlooping agent, its dead cgroups, who walks them, the core that this occupies, the NIC that depends on the core, and
+/// the line in the kernel log.
 pub fn incident() -> Evidence {
     let mut evidence = with_full_core(quiet()).with(starving(CORE)).evidence();
     unit(&mut evidence, "ecs.service", 24);

@@ -1,14 +1,14 @@
-//! Other causes, two at once, none, and what cannot be explained.
+//! Other causes, two at once, none, and findings without a cause.
 
 use super::node::*;
 use super::*;
-use crate::cores::scene::{Actor, Doing, Kind, Scene, time};
+use crate::cores::scene::{Actor, Doing, Load, Scene, time};
 use coroner_evidence::{CoreTimes, WorkKind};
 
-/// A real-time thread pinned to a core from second 1 to 4, and a worker of the kernel that it keeps off.
+/// A real-time thread pinned to a core from second 1 to 4, and a kernel worker that it keeps off.
 fn with_real_time(scene: Scene, core: u32, tid: u32) -> Scene {
     scene
-        .load(core, 1.0, 4.0, Kind::User, 0.95)
+        .load(core, 1.0, 4.0, Load::User, 0.95)
         .with(
             Actor::new(tid, "spin", core)
                 .fifo(50)
@@ -40,7 +40,7 @@ fn a_real_time_thread_is_the_root_and_the_full_core_its_effect() {
 #[test]
 fn a_real_time_thread_on_the_core_of_a_queue_explains_the_reset() {
     let scene = quiet()
-        .load(CORE, 2.0, 8.6, Kind::User, 0.95)
+        .load(CORE, 2.0, 8.6, Load::User, 0.95)
         .with(
             Actor::new(900, "spin", CORE)
                 .fifo(99)
@@ -100,8 +100,8 @@ fn two_crashloops_are_two_verdicts() {
 
 #[test]
 fn a_busy_node_with_nothing_wrong_gets_no_verdict() {
-    // Each core has a thread of its own, and hardly anybody waits.
-    let mut scene = quiet().all_cores(Kind::User, 0.9);
+    // Each core has its own thread, and hardly any waits.
+    let mut scene = quiet().all_cores(Load::User, 0.9);
     for core in 0..8 {
         let turns = Doing::Turns { run: 0.9, wait: 0.02, slices: 200.0 };
         scene = scene.with(Actor::new(1000 + core, "train", core).until(99.0, turns));
@@ -116,7 +116,7 @@ fn a_busy_node_with_nothing_wrong_gets_no_verdict() {
 }
 
 #[test]
-fn a_full_core_that_nobody_can_be_named_for_is_unexplained() {
+fn a_full_core_without_a_known_owner_is_unexplained() {
     let mut evidence = with_full_core(quiet()).evidence();
     (evidence.threads, evidence.thread_samples) = Default::default();
     let conclusion = concluded(&evidence);
@@ -128,15 +128,14 @@ fn a_full_core_that_nobody_can_be_named_for_is_unexplained() {
 }
 
 #[test]
-fn a_full_core_is_its_threads_doing_and_what_it_did_is_told_only_if_sampled() {
+fn a_full_core_is_blamed_on_its_thread_and_samples_add_what_it_did() {
     let mut evidence = with_full_core(quiet()).evidence();
     let verdict = only(&evidence);
     assert_eq!(verdict.root_cause.code, Code::CoreSaturated);
     assert!(verdict.because.ends_with("kubelet[4711] filled core 3"), "{}", verdict.because);
-    // Sampled, it is told what it did.
     work(&mut evidence, 2, 9, CORE, KUBELET, "kubelet", WorkKind::Other);
     let verdict = only(&evidence);
-    assert!(verdict.because.contains("kernel time about other_fn"), "{}", verdict.because);
+    assert!(verdict.because.contains("kernel time around other_fn"), "{}", verdict.because);
 }
 
 #[test]
@@ -144,7 +143,7 @@ fn page_faults_that_fill_a_core_are_named_and_those_elsewhere_are_not() {
     let mut evidence = with_full_core(quiet()).evidence();
     work(&mut evidence, 2, 9, CORE, KUBELET, "kubelet", WorkKind::PageFault);
     assert_eq!(only(&evidence).root_cause.code, Code::PageFaults);
-    // The same faults on another core, while this one walks: a symptom that once cost weeks.
+    // The same faults on another core while this one walks: a red herring that once cost weeks.
     let mut evidence = incident();
     work(&mut evidence, 0, 9, 5, 77, "train", WorkKind::PageFault);
     let verdict = only(&evidence);
@@ -152,7 +151,7 @@ fn page_faults_that_fill_a_core_are_named_and_those_elsewhere_are_not() {
 }
 
 #[test]
-fn who_reads_page_tables_of_others_is_the_root() {
+fn a_reader_of_other_processes_page_tables_is_the_root() {
     let mut evidence = with_full_core(quiet()).evidence();
     work(&mut evidence, 2, 9, CORE, KUBELET, "kubelet", WorkKind::PageTables);
     let verdict = only(&evidence);
@@ -184,7 +183,7 @@ fn a_stolen_core_is_the_hypervisors_and_not_the_threads() {
 }
 
 #[test]
-fn a_reset_of_which_nothing_else_is_known_gets_a_command_instead_of_a_cause() {
+fn a_reset_without_further_evidence_gets_a_command_instead_of_a_cause() {
     let mut evidence = quiet().evidence();
     line(&mut evidence, 5.0, 7, "NETDEV WATCHDOG: CPU: 1: transmit queue 1 timed out 5164 ms");
     let conclusion = concluded(&evidence);

@@ -1,5 +1,5 @@
-//! Whatever the sentences say, the verdicts are the same. Every node that a test of verdicts builds goes through here; the recordings in golden/
-//! do in crates/remedy/tests/rewording.rs.
+//! Verdicts do not depend on wording. Every node that a verdict test builds goes through here; the recordings in golden/ go through
+//! crates/remedy/tests/rewording.rs.
 
 use super::super::conclude;
 use crate::case::Case;
@@ -7,7 +7,7 @@ use crate::finding::{Finding, diagnose};
 use crate::verdict::{Conclusion, FindingRef};
 use coroner_evidence::Evidence;
 
-/// Other words, and all of them different.
+/// Different words everywhere.
 fn reworded(finding: &mut Finding, number: usize) {
     for (sentence, name) in [(&mut finding.title, "t"), (&mut finding.detail, "d"), (&mut finding.remedy, "r")] {
         *sentence = format!("{name}{number} ∎");

@@ -15,7 +15,7 @@ fn read(micros: u64) -> StatRead {
     StatRead { at: END, path, took_ns: micros * 1000, cpu_ns: Some(micros * 1000), finished: true }
 }
 
-/// Of `kernel` samples `memcg_walk` in walks, all but those beyond `reclaim` within reclaim.
+/// `kernel` samples, of which `memcg_walk` in walks and `reclaim` in reclaim; walks are part of reclaim as far as they fit.
 fn samples(kernel: u64, memcg_walk: u64, reclaim: u64) -> KernelWork {
     let both = memcg_walk.min(reclaim);
     let counts = [
@@ -36,11 +36,11 @@ fn line(cost: &Cost, kind: CostKind) -> &CostLine {
 }
 
 #[test]
-fn an_old_kernel_walks_them_at_each_read() {
+fn an_old_kernel_walks_them_on_each_read() {
     let (mut evidence, scan) = on("5.4.0-216-generic", 1, 2_000);
-    let untold = cost(&evidence, &scan);
-    assert!(untold.matters.contains("each read of memory.numa_stat walks all of them"), "{}", untold.matters);
-    assert!(untold.matters.contains("was not measured"), "{}", untold.matters);
+    let unmeasured = cost(&evidence, &scan);
+    assert!(unmeasured.matters.contains("each read of memory.numa_stat walks all of them"), "{}", unmeasured.matters);
+    assert!(unmeasured.matters.contains("was not measured"), "{}", unmeasured.matters);
     evidence.stat_reads = vec![read(26_304)];
     assert!(
         cost(&evidence, &scan)
@@ -48,11 +48,11 @@ fn an_old_kernel_walks_them_at_each_read() {
             .contains("still quick here: reading /sys/fs/cgroup/memory/memory.numa_stat took 26 ms")
     );
     evidence.stat_reads = vec![read(4_800_000)];
-    assert!(cost(&evidence, &scan).matters.contains("It is felt: reading"), "{}", cost(&evidence, &scan).matters);
+    assert!(cost(&evidence, &scan).matters.contains("This hurts here: reading"), "{}", cost(&evidence, &scan).matters);
 }
 
 #[test]
-fn a_read_too_dangerous_to_time_is_told_instead_of_a_harmless_one() {
+fn a_read_too_dangerous_to_time_is_named_before_a_harmless_one() {
     let (mut evidence, scan) = on("5.4.0-216-generic", 1, 68_000);
     evidence.stat_reads = vec![StatRead { path: "/m/memory.stat".into(), ..read(100) }];
     evidence.unseen_about(
@@ -77,36 +77,36 @@ fn a_read_too_dangerous_to_time_is_told_instead_of_a_harmless_one() {
 fn a_new_kernel_pays_in_reclaim_and_memory() {
     for (kernel, version) in [("6.18.44", 1), ("5.10.0", 1), ("6.1.0-18-amd64", 2), ("5.4.0", 2)] {
         let (mut evidence, scan) = on(kernel, version, 5_000);
-        let untold = cost(&evidence, &scan);
-        assert!(untold.matters.contains("reading statistics does not walk the dead"), "{}", untold.matters);
-        assert!(untold.matters.contains("What reclaim costs was not measured here"), "{}", untold.matters);
-        assert!(!line(&untold, CostKind::Reclaim).measured);
-        assert!(line(&untold, CostKind::Reclaim).how_to_measure.is_some());
-        // Slow reads there are not blamed on the dead.
+        let unmeasured = cost(&evidence, &scan);
+        assert!(unmeasured.matters.contains("reading statistics does not walk the dead"), "{}", unmeasured.matters);
+        assert!(unmeasured.matters.contains("What reclaim costs was not measured here"), "{}", unmeasured.matters);
+        assert!(!line(&unmeasured, CostKind::Reclaim).measured);
+        assert!(line(&unmeasured, CostKind::Reclaim).how_to_measure.is_some());
+        // On such kernels slow reads are not blamed on the dead.
         evidence.stat_reads = vec![read(4_800_000)];
-        assert!(cost(&evidence, &scan).matters.contains("not for the dead, on this kernel"));
+        assert!(cost(&evidence, &scan).matters.contains("on this kernel the dead are not the cause"));
     }
 }
 
 #[test]
-fn samples_tell_time_and_shares() {
+fn samples_give_time_and_shares() {
     let (mut evidence, scan) = on("6.18.44", 1, 5_000);
     evidence.kernel_work = vec![samples(500, 100, 400)];
-    let told = cost(&evidence, &scan);
-    let work = told.kernel.as_ref().unwrap();
+    let measured = cost(&evidence, &scan);
+    let work = measured.kernel.as_ref().unwrap();
     assert_eq!((work.reclaim, work.memcg_walk), (Duration::from_secs(4), Duration::from_secs(1)));
     assert_eq!((work.walk_share, work.reclaim_share), (Some(0.2), Some(0.8)));
     assert_eq!(
-        line(&told, CostKind::Reclaim).text,
+        line(&measured, CostKind::Reclaim).text,
         "Memory reclaim took 4.0 s of system time in 10 s: 40 % of one core"
     );
-    assert!(line(&told, CostKind::MemcgWalk).text.contains("by kswapd0[70] in mem_cgroup_iter"));
-    assert!(told.matters.contains("Reclaim took 40 % of one core"), "{}", told.matters);
+    assert!(line(&measured, CostKind::MemcgWalk).text.contains("by kswapd0[70] in mem_cgroup_iter"));
+    assert!(measured.matters.contains("Reclaim took 40 % of one core"), "{}", measured.matters);
     evidence.kernel_work = vec![samples(500, 0, 0)];
     let quiet = cost(&evidence, &scan);
     assert!(quiet.matters.contains("hardly any reclaim"), "{}", quiet.matters);
-    // It was measured that there was none; what it would cost was not.
-    assert!(line(&quiet, CostKind::Reclaim).text.contains("what it would cost is not known"));
+    // There was no reclaim, so its cost was not measured.
+    assert!(line(&quiet, CostKind::Reclaim).text.contains("so its cost is unknown"));
     assert!(line(&quiet, CostKind::Reclaim).how_to_measure.is_some());
 }
 
@@ -129,29 +129,29 @@ fn the_dead_hold_ids_only_on_kernels_before_4_7_or_in_swap() {
 }
 
 #[test]
-fn memory_is_measured_where_the_kernel_tells() {
+fn memory_is_measured_where_the_kernel_reports_it() {
     let (mut evidence, scan) = on("6.18.44", 1, 1000);
-    let untold = cost(&evidence, &scan);
-    assert!(!line(&untold, CostKind::Memory).measured);
+    let unmeasured = cost(&evidence, &scan);
+    assert!(!line(&unmeasured, CostKind::Memory).measured);
     assert!(
-        line(&untold, CostKind::Memory).text.contains("estimate the structures of the dead take 17"),
+        line(&unmeasured, CostKind::Memory).text.contains("the structures of the dead take an estimated 17"),
         "{}",
-        line(&untold, CostKind::Memory).text
+        line(&unmeasured, CostKind::Memory).text
     );
     evidence.counters.push(Source::Meminfo, "", "Percpu", END, 50 << 20);
     evidence.counters.push(Source::Slab, "mem_cgroup", "bytes", END, 2 << 20);
     evidence.counters.push(Source::Slab, "mem_cgroup_per_node", "bytes", END, 1 << 20);
-    let told = cost(&evidence, &scan);
-    assert!(line(&told, CostKind::Memory).measured);
-    assert_eq!(told.structures.slab_bytes, Some(3 << 20));
-    assert_eq!(told.structures.percpu_bytes, Some(50 << 20));
-    assert_eq!(cost(&watched(5), &scan).structures.estimate_bytes, None, "of how many cores nobody knows");
+    let measured = cost(&evidence, &scan);
+    assert!(line(&measured, CostKind::Memory).measured);
+    assert_eq!(measured.structures.slab_bytes, Some(3 << 20));
+    assert_eq!(measured.structures.percpu_bytes, Some(50 << 20));
+    assert_eq!(cost(&watched(5), &scan).structures.estimate_bytes, None, "the number of cores is unknown");
 }
 
 #[test]
-fn few_are_not_felt() {
+fn few_do_no_harm() {
     let (mut evidence, scan) = on("5.4.0", 1, 40);
-    assert_eq!(cost(&evidence, &scan).matters, "So few dead cgroups are not felt on any kernel.");
+    assert_eq!(cost(&evidence, &scan).matters, "So few dead cgroups do no harm on any kernel.");
     evidence.stat_reads = vec![read(200_000)];
-    assert!(cost(&evidence, &scan).matters.contains("has other reasons"));
+    assert!(cost(&evidence, &scan).matters.contains("look for another cause"));
 }

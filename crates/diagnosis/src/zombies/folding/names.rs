@@ -1,4 +1,4 @@
-//! Names below one parent: which keep a pattern of their own, and what the others have in common.
+//! Names below one parent: which keep their own pattern, and what the others have in common.
 
 use super::{Base, Bases, Kin, Links, Members, SHARE};
 use coroner_evidence::pattern_covers;
@@ -6,18 +6,18 @@ use hashbrown::HashMap;
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-/// Fewer than this of a kind are put together with others, if the parent has more kinds than a few.
+/// Fewer than this of a kind are merged with others, if the parent has more than a few kinds.
 const FLOOR: u64 = 3;
 const FEW_KINDS: usize = 3;
 
-/// One that another one covers keeps its line if it has at least this part of all.
+/// A pattern that another one covers keeps its line if it has at least one in this many of all.
 const COVERED_SHARE: u64 = 10;
 
-/// What systemd's names end with.
+/// How systemd's names end.
 const UNIT_SUFFIXES: [&str; 6] = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"];
 const SEPARATORS: [char; 6] = ['-', '_', '.', ':', '@', '\\'];
 
-/// Puts the bases of each parent together.
+/// Merges the bases of each parent.
 pub fn below_each_parent(bases: &mut Bases<'_>, links: &mut Links) -> Vec<Kin> {
     let mut order: Vec<(u32, u32)> = bases.all.iter().zip(0..).map(|(base, i)| (base.parent, i)).collect();
     order.sort_unstable();
@@ -86,7 +86,7 @@ struct Cluster {
     bases: Vec<u32>,
 }
 
-/// Those that share something wider and are a part of what is left become one; gives back the others.
+/// Merges those that share a wider pattern and are enough of what is left; returns the others.
 fn cluster(left: Vec<u32>, wider: fn(&str) -> Cow<'_, str>, bases: &Bases<'_>, kept: &mut Vec<Cluster>) -> Vec<u32> {
     let mut index: HashMap<Cow<'_, str>, usize> = HashMap::new();
     let mut clusters: Vec<(u64, Vec<u32>)> = Vec::new();
@@ -165,7 +165,7 @@ fn in_common<'t>(mut texts: impl Iterator<Item = &'t str>) -> String {
     if all_alike {
         return first.to_owned();
     }
-    // `ab` and `ab-ab`: prefix and suffix may not use the same characters twice.
+    // `ab` and `ab-ab`: prefix and suffix must not overlap.
     while prefix.len() + suffix.len() > shortest {
         let mut rest = suffix.chars();
         rest.next();

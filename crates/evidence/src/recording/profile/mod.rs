@@ -1,11 +1,11 @@
 //! CPU samples in a recording: rows of numbers, and the names that the numbers stand for.
 //!
-//! This is the file's side only: what a stack means is known to `coroner-profile`, which turns its samples into these rows and
-//! back. Every kind of name is numbered from 0 in the order in which it was first stored, within this file.
+//! This is the storage only: `coroner-profile` knows what a stack means and turns its samples into these rows and back. Names of
+//! each kind are numbered from 0 in the order in which they were first stored in this file.
 //!
-//! [`Writer::append_with_samples`](super::Writer::append_with_samples) stores samples and the names that are new with them in one
-//! transaction, so whatever survives a kill can be read. [`Reader`] gives back the samples of a stretch of time and looks up
-//! only the names that are asked for.
+//! [`Writer::append_with_samples`](super::Writer::append_with_samples) stores samples and their new names in one transaction, so
+//! whatever survives a kill can be read. [`ProfileReader`] returns the samples of a time range and looks up only the names that
+//! are needed.
 
 mod chunk;
 mod read;
@@ -13,15 +13,15 @@ mod rows;
 
 pub use super::chunk::ChunkError;
 pub use chunk::{unpack_samples, unpack_stacks};
-pub use read::{Chunk, Names, PackedChunk, Reader};
+pub use read::{Chunk, Names, PackedChunk, ProfileReader};
 
 pub(super) use rows::{insert_names, replace_source};
 
-/// How many samples a chunk holds at most, and how much time: who stores what comes from elsewhere does so in such portions.
+/// The largest chunk, in samples and in time: importers store in such portions.
 pub const CHUNK_ROWS: usize = super::write::CHUNK_ROWS;
 pub const CHUNK_SPAN: std::time::Duration = super::write::CHUNK_SPAN;
 
-/// One sample. The numbers refer to the tables of names.
+/// One sample. Numbers refer to the tables of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleRow {
     /// Nanoseconds of the profile's clock; see [`SourceRow::clock`].
@@ -30,7 +30,7 @@ pub struct SampleRow {
     pub task: u32,
     pub event: u32,
     pub period: u64,
-    /// 0 is the empty stack, else one more than the number of a [`StackRow`].
+    /// 0 is the empty stack, otherwise the number of a [`StackRow`] plus one.
     pub stack: u32,
 }
 
@@ -57,14 +57,14 @@ pub struct FrameRow {
     pub symbol: String,
     /// The number of a path.
     pub module: u32,
-    /// A word for whose code it is, such as `kernel`.
+    /// The kind of code, such as `kernel`.
     pub place: String,
     pub is_inlined: bool,
-    /// Of a frame without a symbol that may be named later: its file's build id in hexadecimal, and the place in the file.
+    /// For a frame without a symbol that may be named later: its file's build id in hex, and the offset in the file.
     pub at: Option<(String, u64)>,
 }
 
-/// Samples, and the names that were not stored before; each name's number follows from its place.
+/// Samples, and names not stored before; each name's number follows from its place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProfileRows {
     pub events: NewNames<String>,
@@ -91,7 +91,7 @@ impl<T> Default for NewNames<T> {
 }
 
 impl<T> NewNames<T> {
-    /// Adds a name and tells its number.
+    /// Adds a name and returns its number.
     pub fn push(&mut self, name: T) -> u32 {
         self.names.push(name);
         self.first + (self.names.len() - 1) as u32
@@ -104,7 +104,7 @@ impl<T> NewNames<T> {
 }
 
 impl ProfileRows {
-    /// Forgets what was stored; numbers go on.
+    /// Forgets what was stored; numbering continues.
     pub fn stored(&mut self) {
         self.events.stored();
         self.paths.stored();
@@ -123,10 +123,10 @@ pub struct SourceRow {
     /// The file that was imported.
     pub file: Option<String>,
     pub host: Option<String>,
-    /// A reading of the profile's clock and of the wall clock (nanoseconds since 1970) at the same moment.
+    /// Readings of the profile's clock and of the wall clock (nanoseconds since 1970) at the same moment.
     pub clock: Option<(u64, u64)>,
     /// Samples that the kernel or perf lost.
     pub lost: Option<u64>,
-    /// What the importer had to say, as JSON. `None` as long as the import is not finished.
+    /// The importer's report, as JSON. `None` until the import is finished.
     pub report_json: Option<String>,
 }

@@ -1,6 +1,6 @@
-//! Reads the samples of a recording, and the names that are asked for.
+//! Reads the samples of a recording, and the names that are needed.
 //!
-//! Every byte of the file may be wrong: what cannot be read is an error of its chunk or row, never of the whole.
+//! Every byte of the file may be wrong: what cannot be read is an error of its chunk or row, never of the whole file.
 
 use super::super::confine::{MOST_ROWS, Steps, are_tables, fits};
 use super::super::open::{self, Opened};
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
-/// What is read must be tables: a view can be anything, without end too.
+/// These must be tables: a view can be anything, even endless.
 const TABLES: [&str; 7] = [
     "profile_source",
     "profile_events",
@@ -25,18 +25,18 @@ const TABLES: [&str; 7] = [
 ];
 
 /// A recording, opened for its samples.
-pub struct Reader {
+pub struct ProfileReader {
     db: Connection,
     steps: Steps,
     path: PathBuf,
     pub about: About,
-    /// What of the file cannot be reached, and why.
+    /// Parts of the file that cannot be reached, and why.
     pub missing: Vec<(String, String)>,
     /// False if the file has no samples and no tables for them.
     has_tables: bool,
 }
 
-/// A chunk of samples as it is stored, so that others than the reader can unpack it.
+/// A chunk of samples as stored, so that other threads can unpack it.
 pub struct PackedChunk {
     id: i64,
     rows: u64,
@@ -53,23 +53,23 @@ impl PackedChunk {
 
 /// A chunk of samples, or why it could not be read.
 pub struct Chunk {
-    /// Its number in the file.
+    /// Its id in the file.
     pub id: i64,
-    /// What it takes in the file.
+    /// Its size in the file.
     pub bytes: u64,
     pub samples: Result<Vec<SampleRow>, String>,
 }
 
-impl Reader {
-    pub fn open(path: &Path) -> Result<Reader, RecordingError> {
+impl ProfileReader {
+    pub fn open(path: &Path) -> Result<ProfileReader, RecordingError> {
         let Opened { db, steps, missing } = open::open(path)?;
         let (about, _) = read::about(&db, path)?;
         db.set_prepared_statement_cache_capacity(16);
         let has_tables = are_tables(&db, &TABLES);
-        Ok(Reader { db, steps, path: path.to_owned(), about, missing, has_tables })
+        Ok(ProfileReader { db, steps, path: path.to_owned(), about, missing, has_tables })
     }
 
-    /// For those who want to know more of the file than its samples.
+    /// For reading more of the file than its samples.
     pub(in super::super) fn into_opened(self) -> Opened {
         Opened { db: self.db, steps: self.steps, missing: self.missing }
     }
@@ -78,7 +78,7 @@ impl Reader {
         &self.path
     }
 
-    /// Whether there are samples, or something said of them.
+    /// Whether there are samples, or a description of their source.
     pub fn has_profile(&self) -> bool {
         let any = |table| {
             self.db.query_row(&format!("SELECT EXISTS (SELECT 1 FROM {table})"), [], |row| row.get(0)).unwrap_or(true)
@@ -86,7 +86,7 @@ impl Reader {
         self.has_tables && (any("profile_source") || any("profile_sample_chunks"))
     }
 
-    /// Where the samples come from. `None` if the file does not say, or cannot be read there.
+    /// Where the samples come from. `None` if the file does not say, or it cannot be read.
     pub fn source(&self) -> Option<SourceRow> {
         let sql = "SELECT kind, file, host, clock_ns, real_ns, lost, report_json FROM profile_source WHERE id = 1";
         let row = |row: &Row<'_>| {
@@ -116,7 +116,7 @@ impl Reader {
         self.db.query_row(sql, [], row).ok().flatten().map(|(from, to)| (from.0, to.0))
     }
 
-    /// How many samples there are, as their chunks say.
+    /// Number of samples, according to their chunks.
     pub fn count(&self) -> u64 {
         let sql = "SELECT coalesce(sum(rows), 0) FROM profile_sample_chunks";
         if !self.has_tables {
@@ -134,9 +134,8 @@ impl Reader {
         if self.has_tables { read().unwrap_or_default() } else { Vec::new() }
     }
 
-    /// The chunks that may have samples of `range` (all of them without one), oldest first, one after the other. A chunk with
-    /// some of its samples within the range has the others as well. `wants` says before each whether it is read at all. An error
-    /// says why the list of chunks ends early.
+    /// Passes the chunks that may have samples in `range` (default: all) one by one, oldest first. A chunk with some samples in the
+    /// range has its others as well. `wants` decides whether to read each. An error says why the list of chunks ends early.
     pub fn chunks(
         &self,
         range: Option<&Range<u64>>,
@@ -169,7 +168,7 @@ impl Reader {
         };
         self.steps.again();
         let listed = list(&mut chunks);
-        // Those without times last.
+        // Chunks without times come last.
         chunks.sort_by_key(|(from, id)| (from.map_or(u64::MAX, |from| from.0), *id));
         chunks.dedup();
         for (_, id) in chunks {
@@ -192,7 +191,7 @@ impl Reader {
         read().unwrap_or_else(|e| PackedChunk { id, rows: 0, data: Err(e.to_string()) })
     }
 
-    /// All stacks, chunk by chunk, in order of their numbers as far as the file is in order. Tells why a chunk could not be read.
+    /// All stacks, chunk by chunk, in the file's order, which is normally that of their numbers; or why a chunk could not be read.
     pub fn stacks(&self, take: &mut dyn FnMut(Result<Vec<StackRow>, String>) -> ControlFlow<()>) {
         if !self.has_tables {
             return;
@@ -225,7 +224,7 @@ impl Reader {
         }
     }
 
-    /// A way to look names up.
+    /// Looks up names.
     pub fn names(&self) -> Names<'_> {
         let prepare = |sql: &str| self.has_tables.then(|| self.db.prepare(sql).ok()).flatten();
         let frames =
@@ -242,7 +241,7 @@ impl Reader {
     }
 }
 
-/// Looks names up by their numbers. `None` is a name that is not there or cannot be read.
+/// Looks up names by number. `None`: missing or unreadable.
 pub struct Names<'r> {
     event: Option<Statement<'r>>,
     path: Option<Statement<'r>>,
@@ -253,25 +252,25 @@ pub struct Names<'r> {
     steps: &'r Steps,
 }
 
-/// Frames beside those that were asked for. Their numbers follow each other as they were met, so that who asks for one soon asks
-/// for its neighbours, and a row on the way costs a fraction of one that is looked for.
+/// Frames read ahead. Numbers follow the order of first use, so a request for one is soon followed by requests for its neighbours,
+/// and reading a neighbour costs a fraction of a lookup.
 #[derive(Default)]
 struct Ahead {
-    /// By number, in blocks. `None` was given already, or is not there.
+    /// By number, in blocks. `None`: taken already, or missing.
     blocks: HashMap<u32, Vec<Option<FrameRow>>>,
     bytes: usize,
 }
 
 impl Ahead {
     const BLOCK: u32 = 64;
-    /// What all blocks may take, about. Beyond it frames are looked up one by one.
+    /// Rough limit for all blocks. Beyond it, frames are looked up one by one.
     const MOST_BYTES: usize = 16 << 20;
 
     fn take(&mut self, number: u32) -> Option<FrameRow> {
         self.blocks.get_mut(&(number / Ahead::BLOCK))?.get_mut((number % Ahead::BLOCK) as usize)?.take()
     }
 
-    /// Reads the block of a frame, as far as it can be read; what is missing in it is looked up by itself.
+    /// Reads the block of a frame, as far as possible; what is missing in it is looked up individually.
     fn read(&mut self, select: &mut Option<Statement<'_>>, number: u32) {
         let (Some(select), false) = (select, self.bytes > Ahead::MOST_BYTES) else { return };
         let block = number / Ahead::BLOCK;

@@ -43,7 +43,7 @@ fn the_right_answer_has_no_fault() {
 }
 
 #[test]
-fn a_verdict_that_is_missing_or_has_another_cause_is_wrong() {
+fn a_missing_verdict_or_another_cause_is_wrong() {
     let none = judged(&monopoly(), &answer(&[saturated()], &[]));
     assert!(!none.right() && none.extra.is_empty());
     let other = verdict("cpu-contention", "likely", "node", "x", &[]);
@@ -52,9 +52,9 @@ fn a_verdict_that_is_missing_or_has_another_cause_is_wrong() {
 }
 
 #[test]
-fn a_wrong_culprit_weighs_most_when_it_is_called_proven() {
+fn a_wrong_culprit_is_worst_when_proven() {
     for (certainty, hard) in [("possible", 0), ("likely", 0), ("proven", 1)] {
-        // A name that only begins like the culprit's is another one's.
+        // A longer name that begins like the culprit's is not the culprit.
         let wrong = verdict("core-monopolised", certainty, "process", "spin-ab12[7]-2", &["core-saturated"]);
         let judgement = judged(&monopoly(), &answer(&[saturated()], &[wrong]));
         assert!(judgement.asked[0].right_root_cause && !judgement.right(), "{certainty}");
@@ -63,7 +63,7 @@ fn a_wrong_culprit_weighs_most_when_it_is_called_proven() {
 }
 
 #[test]
-fn a_second_verdict_that_blames_the_right_one_is_superfluous_but_no_slander() {
+fn a_second_verdict_with_the_right_culprit_is_only_superfluous() {
     let right = verdict("core-monopolised", "proven", "process", "spin-ab12[7]", &["core-saturated"]);
     let torn_off = verdict("nic-core-starved", "proven", "process", "spin-ab12[7]", &[]);
     let slander = verdict("observer-cost", "proven", "process", "agent[9]", &[]);
@@ -74,7 +74,7 @@ fn a_second_verdict_that_blames_the_right_one_is_superfluous_but_no_slander() {
 }
 
 #[test]
-fn a_chain_that_lacks_a_step_is_a_fault_but_the_cause_is_right() {
+fn a_missing_link_is_a_fault_but_the_cause_is_right() {
     let short = verdict("core-monopolised", "likely", "process", "spin-ab12[7]", &[]);
     let judgement = judged(&monopoly(), &answer(&[saturated()], &[short]));
     assert!(judgement.right());
@@ -82,7 +82,7 @@ fn a_chain_that_lacks_a_step_is_a_fault_but_the_cause_is_right() {
 }
 
 #[test]
-fn of_two_that_fit_the_better_one_answers() {
+fn the_better_of_two_matching_verdicts_counts() {
     let truth = Truth::new(json!({})).verdict(ExpectedVerdict::new("unit-crashloop").or("unit-churn").by("a.service"));
     let given = |name: &str| verdict("unit-churn", "likely", "unit", name, &[]);
     let judgement = judged(&truth, &answer(&[], &[given("b.service"), given("a.service")]));
@@ -92,7 +92,7 @@ fn of_two_that_fit_the_better_one_answers() {
 }
 
 #[test]
-fn a_verdict_answers_only_one_question() {
+fn a_verdict_matches_only_one_expectation() {
     let about = |core: &str| ExpectedVerdict::new("core-monopolised").about("core", core);
     let truth = Truth::new(json!({})).verdict(about("0")).verdict(about("1"));
     let one = verdict("core-monopolised", "likely", "core", "1", &[]);
@@ -102,23 +102,23 @@ fn a_verdict_answers_only_one_question() {
 }
 
 #[test]
-fn a_control_must_be_left_in_peace() {
+fn a_control_must_get_no_warning() {
     let truth = Truth::new(json!({})).at_most("info");
     let quiet = judged(&truth, &answer(&[finding("core-saturated", "info", "core", "1", "full")], &[]));
     assert!(quiet.control && quiet.false_alarms.is_empty() && quiet.faults.is_empty());
     let loud = answer(&[saturated()], &[verdict("core-saturated", "proven", "core", "1", &[])]);
     let loud = judged(&truth, &loud);
     assert_eq!((loud.false_alarms.len(), loud.proven_wrong.len()), (2, 1));
-    // An expected finding of little weight makes it no control: an extra verdict is then only superfluous.
+    // With an expected info finding it is not a control: an extra verdict is only superfluous.
     let info = Truth::new(json!({})).expect(Expected::new("agent-unused").severity("info"));
     assert!(!judged(&info, &answer(&[], &[])).control);
 }
 
 #[test]
-fn findings_are_held_to_code_subject_severity_and_culprit() {
+fn findings_are_judged_by_code_subject_severity_and_culprit() {
     let truth = Truth { verdicts: None, ..monopoly() };
     let faults = |finding: Value| judged(&truth, &json!({"findings": [finding]})).faults;
-    assert!(faults(saturated()).is_empty(), "truths from before verdicts do not ask for any");
+    assert!(faults(saturated()).is_empty(), "older truths do not expect verdicts");
     for (finding, word) in [
         (finding("core-saturated", "warning", "core", "0", "spin-ab12[7]"), "not found"),
         (finding("core-saturated", "info", "core", "1", "spin-ab12[7]"), "only info"),
@@ -127,11 +127,11 @@ fn findings_are_held_to_code_subject_severity_and_culprit() {
         assert!(faults(finding).iter().any(|f| f.contains(word)), "{word}");
     }
     let killed = answer(&[saturated(), finding("oom-kill", "info", "node", "x", "killed")], &[]);
-    assert_eq!(judged(&truth, &killed).faults, ["found although it is not so: oom-kill (killed)"]);
+    assert_eq!(judged(&truth, &killed).faults, ["found, but must not be: oom-kill (killed)"]);
 }
 
 #[test]
-fn without_bpf_what_rests_on_names_of_the_dead_is_not_asked_for() {
+fn without_bpf_names_of_dead_cgroups_are_not_expected() {
     let leak = ExpectedVerdict::new("unit-crashloop").by("ecs.service").then("zombie-memcgs").needs_bpf();
     let truth = Truth::new(json!({})).verdict(leak);
     let torn = answer(&[], &[verdict("zombie-memcgs", "likely", "cgroup", "/", &[])]);
@@ -142,27 +142,27 @@ fn without_bpf_what_rests_on_names_of_the_dead_is_not_asked_for() {
 }
 
 #[test]
-fn what_the_kernel_log_told_before_is_not_held_against_it() {
+fn older_kernel_log_findings_are_not_faults() {
     let reset = |nic: &str| finding("nic-reset", "critical", "nic", nic, "reset");
     let earlier = answer(&[reset("eth0")], &[]);
     let told = answer(&[reset("eth0"), reset("eth1")], &[verdict("nic-reset", "possible", "nic", "eth0", &[])]);
     let asking = Asking { earlier: Some(&earlier), ..Asking::default() };
     let quiet = judge(&Truth::new(json!({})).at_most("info"), &told, asking).unwrap();
-    assert_eq!(quiet.false_alarms, ["critical nic-reset (reset)"], "eth1 is news");
+    assert_eq!(quiet.false_alarms, ["critical nic-reset (reset)"], "eth1 is new");
     let about_it = Truth::new(json!({})).expect(Expected::new("nic-reset").about("nic", "eth0").severity("critical"));
     assert!(judge(&about_it, &told, asking).unwrap().faults.iter().all(|f| !f.contains("not found")));
 }
 
 #[test]
-fn what_is_no_answer_is_an_error() {
+fn an_invalid_answer_is_an_error() {
     for no_answer in [json!({}), json!(null), json!({"findings": [{"code": "x"}], "verdicts": []})] {
         assert!(judge(&monopoly(), &no_answer, Asking::default()).is_err(), "{no_answer}");
     }
-    assert!(judge(&monopoly(), &json!({"findings": []}), Asking::default()).is_err(), "verdicts are asked for");
+    assert!(judge(&monopoly(), &json!({"findings": []}), Asking::default()).is_err(), "verdicts are expected");
 }
 
 #[test]
-fn what_others_suffer_and_do_is_forgiven_on_any_machine_only() {
+fn findings_about_others_are_ignored_only_on_a_shared_machine() {
     let control =
         Truth::new(json!({"comm": "train-ab", "napi": {"device": "v0"}})).forbid(&["observer-cost"]).at_most("info");
     let alarms = |code: &str, name: &str, on_any_machine| {
@@ -176,6 +176,6 @@ fn what_others_suffer_and_do_is_forgiven_on_any_machine_only() {
     for (code, name) in [("cpu-steal", "train-ab"), ("cpu-contention", "train-ab[7]"), ("observer-cost", "top[9]")] {
         assert_eq!((alarms(code, name, true), alarms(code, name, false) > 0), (0, true), "{code} {name}");
     }
-    assert!(alarms("observer-cost", "train-ab[7]", true) > 0, "that is the scenario's own");
+    assert!(alarms("observer-cost", "train-ab[7]", true) > 0, "this is the scenario's own");
     assert!(alarms("core-saturated", "v0", true) > 0);
 }

@@ -51,7 +51,7 @@ fn cloud_init_on_aws() {
 }
 
 #[test]
-fn cloud_init_on_azure_knows_zone_from_fault_domain() {
+fn cloud_init_on_azure_distinguishes_zone_and_fault_domain() {
     let cloud = cloud_of(&[("/run/cloud-init/instance-data.json", AZURE)]);
     assert_eq!(cloud.zone.as_deref(), Some("eastus-2"));
     assert_eq!(cloud.image_id.as_deref(), Some("microsoft-dsvm:ubuntu-hpc:2204:22.04.2024010801"));
@@ -67,7 +67,7 @@ fn cloud_init_on_gce_does_not_invent_an_image() {
 }
 
 #[test]
-fn firmware_alone() {
+fn firmware_only() {
     let nitro = cloud_of(&[
         ("/sys/class/dmi/id/sys_vendor", "Amazon EC2\n"),
         ("/sys/class/dmi/id/product_name", "p4d.24xlarge\n"),
@@ -100,7 +100,7 @@ fn eks_without_cloud_init_data() {
 }
 
 #[test]
-fn an_id_of_the_image_s_maker_is_not_taken_for_ours() {
+fn an_instance_id_left_in_the_image_is_ignored() {
     let stale = ("/var/lib/cloud/data/instance-id", "i-0ld\n");
     assert_eq!(cloud_of(&[stale]).instance_id, None);
     let ran = cloud_of(&[stale, ("/run/cloud-init/cloud-id", "aws\n")]);
@@ -111,7 +111,7 @@ fn an_id_of_the_image_s_maker_is_not_taken_for_ours() {
 }
 
 #[test]
-fn without_the_node_s_files_only_the_firmware_speaks() {
+fn without_the_nodes_files_only_the_firmware_is_used() {
     let (_dir, root) = tree(&[
         ("/run/cloud-init/instance-data.json", AZURE),
         ("/sys/class/dmi/id/chassis_asset_tag", "OracleCloud.com\n"),
@@ -121,13 +121,13 @@ fn without_the_node_s_files_only_the_firmware_speaks() {
 
 proptest! {
     #[test]
-    fn any_text_is_taken(text in ".{0,200}") {
+    fn any_text_is_accepted(text in ".{0,200}") {
         let _ = from_instance_data(&text);
         let _ = from_provider_id(&text);
     }
 
     #[test]
-    fn any_values_are_taken(values in proptest::collection::vec("(null|1|\"a\"|\\[\\]|\\{\\}|\"redacted for non-root user\"|true)", 6)) {
+    fn any_values_are_accepted(values in proptest::collection::vec("(null|1|\"a\"|\\[\\]|\\{\\}|\"redacted for non-root user\"|true)", 6)) {
         let text = format!(
             r#"{{"v1": {{"cloud_name": {0}, "instance_id": {1}, "availability_zone": {2}}}, "ds": {{"meta_data":
             {{"ami_id": {3}, "imds": {{"compute": {{"zone": {4}}}}}, "placement": {5}}}}}}}"#,

@@ -1,23 +1,23 @@
-//! What stops if a unit stops.
+//! What else stops when a unit stops.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::{Manager, ManagerError, UNIT, Value};
 
-/// Units that would stop with another one are looked for so far.
+/// The most dependants that are listed; more is an error.
 const MOST_DEPENDANTS: usize = 256;
-/// So many are asked whether they stop when nobody needs them, and whether they are up.
+/// The most units that are asked for StopWhenUnneeded and their state.
 const MOST_ASKED: usize = 4096;
-/// A bus that answers each question late must not hold whoever asks for hours.
+/// A bus that answers slowly must not block the caller for hours.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-// The relations are those of systemd's unit-dependency-atom.c; PropagatesStopTo, Upholds and UpheldBy from version 249 on.
-/// By these a stop goes on to another unit (UNIT_ATOM_PROPAGATE_STOP).
+// The relations are those of systemd's unit-dependency-atom.c; PropagatesStopTo, Upholds and UpheldBy since version 249.
+/// A stop propagates along these (UNIT_ATOM_PROPAGATE_STOP).
 const STOPS_ALONG: [&str; 5] = ["RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo"];
-/// By these a unit pulls in others, which it may leave unneeded when it stops (UNIT_ATOM_ADD_STOP_WHEN_UNNEEDED_QUEUE).
+/// Units pulled in along these may become unneeded when it stops (UNIT_ATOM_ADD_STOP_WHEN_UNNEEDED_QUEUE).
 const PULLS_IN: [&str; 5] = ["Requires", "Requisite", "Wants", "BindsTo", "Upholds"];
-/// The same from the other side: who keeps a unit needed while it is up (UNIT_ATOM_PINS_STOP_WHEN_UNNEEDED).
+/// The reverse: units that, while up, keep another one needed (UNIT_ATOM_PINS_STOP_WHEN_UNNEEDED).
 const NEEDED_BY: [&str; 5] = ["RequiredBy", "RequisiteOf", "WantedBy", "BoundBy", "UpheldBy"];
 
 struct Search<'m> {
@@ -25,19 +25,18 @@ struct Search<'m> {
     name: &'m str,
     until: Instant,
     found: Vec<String>,
-    /// Of those found, the ones whose relations are still to be read.
+    /// Found units whose relations are still to be read.
     queue: Vec<String>,
-    /// Who was asked whether it stops when nobody needs it.
+    /// Units that were asked for StopWhenUnneeded.
     asked: BTreeSet<String>,
-    /// Those that are up and do (StopWhenUnneeded), with who keeps them up now.
+    /// Units that are up with StopWhenUnneeded, and what keeps them up now.
     kept_up_by: BTreeMap<String, Vec<String>>,
-    /// How these are.
     states: BTreeMap<String, String>,
 }
 
 impl Manager {
-    /// What stops if this one stops: units that require it, are bound to it or part of it, and so on; and those that stop when nobody
-    /// needs them (StopWhenUnneeded), if nobody else does. More than can be told are an error: nobody knows who is among them.
+    /// What else stops: units that require it, are bound to it or part of it, and so on; and those with StopWhenUnneeded that nothing
+    /// else needs. Too many is an error: a unit that the node needs might be among them.
     pub fn stops_with(&mut self, name: &str) -> Result<Vec<String>, ManagerError> {
         let mut search = Search {
             manager: self,
@@ -85,7 +84,7 @@ impl Search<'_> {
         self.bounded(self.found.len(), MOST_DEPENDANTS)
     }
 
-    /// Notes who keeps it up, if it stops without them.
+    /// Notes what keeps the unit up, if it has StopWhenUnneeded.
     fn ask(&mut self, unit: String) -> Result<(), ManagerError> {
         let object = self.manager.load(&unit)?;
         let flag = |value: Value<'_>| if let Value::Flag(flag) = value { Some(flag) } else { None };
@@ -97,7 +96,7 @@ impl Search<'_> {
         let mut keepers = Vec::new();
         for other in self.related(&object, &NEEDED_BY)? {
             self.bounded(self.asked.len() + self.states.len(), MOST_ASKED)?;
-            // One that is about to stop, or of which nothing is known, keeps nobody up.
+            // A unit that is stopping or unknown keeps nothing up.
             if matches!(self.state(&other)?, "active" | "activating" | "reloading" | "refreshing") {
                 keepers.push(other);
             }
@@ -106,7 +105,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// One that nobody needs any more, as far as is known by now who stops.
+    /// A unit that becomes unneeded, given the units known to stop.
     fn unneeded(&self) -> Option<String> {
         let mut candidates = self.kept_up_by.iter().filter(|(unit, _)| !self.stops(unit));
         let (unit, _) = candidates.find(|(_, keepers)| keepers.iter().all(|keeper| self.stops(keeper)))?;
@@ -139,7 +138,7 @@ impl Search<'_> {
             return Err(ManagerError::TooMany { unit: self.name.to_owned(), most });
         }
         if Instant::now() > self.until {
-            let what = format!("finding out what stops with {}", self.name);
+            let what = format!("finding units that stop with {}", self.name);
             return Err(ManagerError::TooSlow { what, after: PATIENCE });
         }
         Ok(())

@@ -17,7 +17,7 @@ fn known(unit: &Unit) -> KnownUnit {
 }
 
 #[test]
-fn at_first_every_service_is_asked_and_later_those_that_may_have_run() {
+fn the_first_look_queries_every_service_and_later_ones_those_that_may_have_run() {
     let running = unit("a.service", "active", "running");
     let dead = unit("a.service", "inactive", "dead");
     let looping = unit("a.service", "activating", "auto-restart");
@@ -26,18 +26,18 @@ fn at_first_every_service_is_asked_and_later_those_that_may_have_run() {
     assert_eq!(first(&dead, None, look), OF_INACTIVE);
     assert_eq!(first(&looping, None, look), OF_SUSPECT);
     assert_eq!(first(&running, Some(&known(&running)), look), OF_STEADY);
-    assert_eq!(first(&dead, Some(&known(&dead)), look), OF_STEADY, "it ran once, and may have again");
+    assert_eq!(first(&dead, Some(&known(&dead)), look), OF_STEADY, "it ran once and may have run again");
     let never_ran = KnownUnit { unit: dead.clone(), suspect: false };
     assert_eq!(first(&dead, Some(&never_ran), look), &[]);
     let waits_for_timer = Unit { triggered_by: vec!["a.timer".into()], ..dead.clone() };
     assert_eq!(first(&dead, Some(&KnownUnit { unit: waits_for_timer, suspect: false }), look), OF_STEADY);
     assert_eq!(first(&dead, Some(&known(&running)), look), OF_INACTIVE, "it ended");
-    // reset-failed and a quiet moment do not make us look away.
+    // Neither reset-failed nor a quiet moment ends the suspicion.
     let once_looped = KnownUnit { suspect: true, ..known(&running) };
     assert_eq!(first(&running, Some(&once_looped), look), OF_SUSPECT);
     let failed = unit("a.service", "failed", "failed");
     assert_eq!(first(&failed, None, look), OF_SUSPECT);
-    assert_eq!(first(&failed, Some(&known(&failed)), look), OF_STEADY, "it stays so");
+    assert_eq!(first(&failed, Some(&known(&failed)), look), OF_STEADY, "still failed");
     assert!(is_suspect(&looping) && !is_suspect(&failed));
     assert!(is_suspect(&Unit { restarts: Some(1), ..running.clone() }));
     assert!(!is_suspect(&running) && !is_suspect(&dead));
@@ -60,7 +60,7 @@ fn a_new_invocation_is_followed_up() {
 }
 
 #[test]
-fn values_of_systemd_that_mean_none() {
+fn systemd_values_that_mean_none() {
     let mut unit = Unit::default();
     for (property, value) in [
         (Result, Value::Text("success")),
@@ -89,7 +89,7 @@ fn values_of_systemd_that_mean_none() {
 }
 
 #[test]
-fn a_timer_fires_next_by_the_sooner_of_its_clocks() {
+fn a_timers_next_trigger_is_the_sooner_of_its_clocks() {
     let mut unit = Unit::default();
     note(&mut unit, NextReal, &Value::Unsigned(1_060_000_000), NOW);
     assert_eq!(unit.next_trigger_real_ns, Some(1_060_000_000_000));

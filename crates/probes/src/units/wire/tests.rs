@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// An answer, or a refusal by that name, as a bus would send it.
+/// A reply, or an error with this name, as a bus would send it.
 pub fn reply(to: u32, error: Option<&str>, signature: &str, body: &[u8]) -> Vec<u8> {
     let mut out = vec![b'l', if error.is_some() { ERROR } else { METHOD_RETURN }, 1, 1];
     out.extend((body.len() as u32).to_le_bytes());
@@ -94,11 +94,11 @@ pub fn listed_body(units: &[(&str, &str, &str, &str, &str)]) -> Vec<u8> {
     out
 }
 
-/// Member, object and arguments of a call, as a bus would read them; and what it takes of the bytes.
+/// Serial, member, object and arguments of a call, as a bus would read them, and the length of the message.
 pub fn read_call(bytes: &[u8]) -> Option<(u32, String, String, Vec<String>, usize)> {
     let whole = length(bytes).unwrap()?;
     let bytes = bytes.get(..whole)?;
-    let mut reader = Reader { bytes, at: 8, big_endian: false };
+    let mut reader = ValueReader { bytes, at: 8, big_endian: false };
     let serial = reader.u32()?;
     let fields_end = FIXED_HEADER + reader.u32()? as usize;
     let (mut path, mut member, mut arguments) = (String::new(), String::new(), 0);
@@ -112,7 +112,7 @@ pub fn read_call(bytes: &[u8]) -> Option<(u32, String, String, Vec<String>, usiz
         }
     }
     reader.align(8)?;
-    let mut body = Reader { bytes: &bytes[reader.at..], at: 0, big_endian: false };
+    let mut body = ValueReader { bytes: &bytes[reader.at..], at: 0, big_endian: false };
     let arguments = (0..arguments).map(|_| body.text().map(str::to_owned)).collect::<Option<Vec<_>>>()?;
     Some((serial, member, path, arguments, whole))
 }
@@ -133,14 +133,14 @@ const MASK: &[u8] =
 const TEXTS: &[u8] = b"l\x02\x00\x01!\x00\x00\x00\x04\x00\x00\x00\x0f\x00\x00\x00\x05\x01u\x00\x03\x00\x00\x00\x08\x01g\x00\x01v\x00\x00\
     \x02as\x00\x19\x00\x00\x00\x07\x00\x00\x00a.timer\x00\x08\x00\x00\x00b.socket\x00";
 
-/// The call behind other bytes, as one of many that are sent at once.
+/// The call after other bytes, as in a batch.
 fn written(serial: u32, member: &str, arguments: &[Argument<'_>]) -> Vec<u8> {
     let call = Call { destination: Some("org.a"), path: "/a", interface: "org.b", member, arguments };
     let mut out = b"12345".to_vec();
     call.write(serial, &mut out);
     let mut message = out.split_off(5);
     assert_eq!(length(&message), Ok(Some(message.len())));
-    assert_eq!(message[2], NO_AUTO_START, "which zbus does not ask for by itself");
+    assert_eq!(message[2], NO_AUTO_START, "zbus does not set it by default");
     message[2] = 0;
     message
 }
@@ -158,7 +158,7 @@ fn calls_are_written_as_zbus_writes_them() {
 }
 
 #[test]
-fn values_come_back_as_they_were() {
+fn values_round_trip() {
     for value in [
         Value::Text("a text"),
         Value::Flag(true),
@@ -181,7 +181,7 @@ fn values_come_back_as_they_were() {
 }
 
 #[test]
-fn what_zbus_writes_is_read() {
+fn messages_from_zbus_are_parsed() {
     let Ok(Message::Answer(3, body)) = parse(TEXTS) else { panic!("{:?}", parse(TEXTS)) };
     assert_eq!(body.read().variant(), Some(Value::Texts(vec!["a.timer", "b.socket"])));
 }

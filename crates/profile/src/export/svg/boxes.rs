@@ -2,9 +2,9 @@
 
 use super::text::{percent, thousands};
 
-/// What a box is coloured by.
+/// Determines the colour of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum BoxKind {
     User,
     Kernel,
     Jit,
@@ -17,45 +17,45 @@ pub(super) enum Kind {
     Same,
 }
 
-impl Kind {
-    /// In the order of the legend.
-    pub(super) const PLACES: [Kind; 6] =
-        [Kind::User, Kind::Kernel, Kind::Jit, Kind::Inlined, Kind::Command, Kind::Unknown];
+impl BoxKind {
+    /// In legend order.
+    pub(super) const PLACES: [BoxKind; 6] =
+        [BoxKind::User, BoxKind::Kernel, BoxKind::Jit, BoxKind::Inlined, BoxKind::Command, BoxKind::Unknown];
 
     /// The class in the style sheet.
     pub(super) fn letter(self) -> char {
         match self {
-            Kind::User => 'u',
-            Kind::Kernel => 'k',
-            Kind::Jit => 'j',
-            Kind::Inlined => 'i',
-            Kind::Command => 'c',
-            Kind::Unknown => 'x',
-            Kind::Grew => 'p',
-            Kind::Shrank => 'm',
-            Kind::Same => 'e',
+            BoxKind::User => 'u',
+            BoxKind::Kernel => 'k',
+            BoxKind::Jit => 'j',
+            BoxKind::Inlined => 'i',
+            BoxKind::Command => 'c',
+            BoxKind::Unknown => 'x',
+            BoxKind::Grew => 'p',
+            BoxKind::Shrank => 'm',
+            BoxKind::Same => 'e',
         }
     }
 
     pub(super) fn word(self) -> &'static str {
         match self {
-            Kind::User => "program",
-            Kind::Kernel => "kernel",
-            Kind::Jit => "JIT",
-            Kind::Inlined => "inlined",
-            Kind::Command => "command",
-            Kind::Unknown => "no symbol",
-            Kind::Grew => "grew",
-            Kind::Shrank => "shrank",
-            Kind::Same => "same",
+            BoxKind::User => "program",
+            BoxKind::Kernel => "kernel",
+            BoxKind::Jit => "JIT",
+            BoxKind::Inlined => "inlined",
+            BoxKind::Command => "command",
+            BoxKind::Unknown => "no symbol",
+            BoxKind::Grew => "grew",
+            BoxKind::Shrank => "shrank",
+            BoxKind::Same => "same",
         }
     }
 }
 
-/// Shades of a kind, so that neighbours can be told apart.
+/// Shades per kind, so that neighbours can be told apart.
 pub(super) const SHADES: u8 = 5;
 
-/// The same name has always the same shade.
+/// The same name always has the same shade.
 pub(super) fn shade(name: &str) -> u8 {
     // FNV-1a: the picture must not change from run to run.
     let hash = name
@@ -64,32 +64,32 @@ pub(super) fn shade(name: &str) -> u8 {
     ((hash >> 32) % u64::from(SHADES)) as u8
 }
 
-/// The colour of a change of a share. Square roots, so that a tenth of the largest change is still seen.
-pub(super) fn change(change: f64, largest: f64) -> (Kind, u8) {
-    // Less than what is shown with two digits is no change.
+/// The colour of a change in share. Square roots, so that a tenth of the largest change is still visible.
+pub(super) fn change(change: f64, largest: f64) -> (BoxKind, u8) {
+    // Less than the two digits shown is no change.
     if change.abs() < 0.000_05 || largest <= 0.0 {
-        return (Kind::Same, SHADES - 1);
+        return (BoxKind::Same, SHADES - 1);
     }
     let step = ((change.abs() / largest).sqrt() * f64::from(SHADES)).ceil().clamp(1.0, f64::from(SHADES));
-    (if change > 0.0 { Kind::Grew } else { Kind::Shrank }, step as u8 - 1)
+    (if change > 0.0 { BoxKind::Grew } else { BoxKind::Shrank }, step as u8 - 1)
 }
 
-/// A label without the mark of its place: colours show that.
+/// A label without its `_[k]` mark: the colour shows it.
 pub(super) fn without_mark(label: &str) -> &str {
     ["_[k]", "_[j]", "_[i]"].iter().find_map(|mark| label.strip_suffix(mark)).unwrap_or(label)
 }
 
-/// A frame of a tree, with its weights now and in the baseline: all of it, and what ended in it.
+/// A frame of a tree with its weights now and in the baseline: total, and own.
 pub(super) struct BoxNode<'t> {
     pub(super) name: &'t str,
-    pub(super) kind: Kind,
+    pub(super) kind: BoxKind,
     pub(super) shade: u8,
     pub(super) now: (u64, u64),
     pub(super) was: (u64, u64),
     pub(super) children: &'t [u32],
 }
 
-/// Where a box stands on one side, in units of weight.
+/// Position and size of a box on one side, in units of weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) left: u64,
@@ -99,7 +99,7 @@ pub(super) struct Span {
 
 pub(super) struct Shape<'t> {
     pub(super) name: &'t str,
-    pub(super) kind: Kind,
+    pub(super) kind: BoxKind,
     pub(super) shade: u8,
     /// The root is 0.
     pub(super) level: u32,
@@ -107,21 +107,21 @@ pub(super) struct Shape<'t> {
     pub(super) was: Span,
 }
 
-/// The boxes that are kept: a parent before its children, from left to right.
+/// The boxes that are kept: parents before children, left to right.
 pub(super) struct Picture<'t> {
     pub(super) boxes: Vec<Shape<'t>>,
     pub(super) total: u64,
-    /// Of the baseline; 0 without one.
+    /// Total of the baseline; 0 without one.
     pub(super) total_was: u64,
     pub(super) levels: u32,
     nodes: usize,
-    /// The share of the widest box that was left out, and of all of them.
+    /// The shares of the widest omitted box and of all omitted boxes.
     widest_out: f64,
     share_out: f64,
 }
 
 impl<'t> Picture<'t> {
-    /// Keeps the `most` widest of `nodes` nodes. No child is wider than its parent, so none is kept without it.
+    /// Keeps the `most` widest of `nodes` nodes. No child is wider than its parent, so none is kept without its parent.
     pub(super) fn new(
         nodes: usize,
         node: impl Fn(u32) -> BoxNode<'t>,
@@ -132,7 +132,7 @@ impl<'t> Picture<'t> {
             let of = |weight: u64, total: u64| if total == 0 { 0.0 } else { weight as f64 / total as f64 };
             of(node.now.0, total).max(of(node.was.0, total_was))
         };
-        // The root is always there.
+        // The root is always kept.
         let most = most.max(1);
         let mut kept = vec![true; nodes];
         let mut widest_out = 0.0;
@@ -179,7 +179,7 @@ impl<'t> Picture<'t> {
             return format!("All {} boxes are in this file.", thousands(all));
         }
         format!(
-            "The widest {} of {} boxes. Left out: boxes of at most {}, {} together; search does not see them.",
+            "The widest {} of {} boxes. Omitted: boxes of at most {}, {} together; search does not find them.",
             thousands(kept),
             thousands(all),
             percent(self.widest_out),

@@ -1,4 +1,4 @@
-// Draws the flame graph of the file it stands in, with zoom and search. Names get into the page as text only.
+// Draws the flame graph of this file, with zoom and search. Names enter the page only as text.
 (function () {
   "use strict";
   const SVG = "http://www.w3.org/2000/svg", HTML = "http://www.w3.org/1999/xhtml";
@@ -10,9 +10,9 @@
   const alone = root === document.documentElement;
   const KINDS = { u: "program", k: "kernel", j: "JIT", i: "inlined", c: "command", x: "no symbol" };
   const LEAST = 0.4; // pixels; narrower boxes are not drawn
-  const ROW_LEAST = 0.004; // of the width; the rows above the last one that has so much in it wait for a zoom
+  const ROW_LEAST = 0.004; // of the width; rows beyond the last one this full are shown only when zoomed
 
-  // Boxes are in order: parents before children, left to right. parent and end (of all above a box) follow from the levels.
+  // Boxes are ordered: parents before children, left to right. parent and end (of all above a box) follow from the levels.
   const parent = new Int32Array(count), end = new Int32Array(count);
   const open = [];
   for (let box = 0; box <= count; box++) {
@@ -54,7 +54,7 @@
     return text;
   }
 
-  // The bar at the top, which stays there.
+  // The bar that stays at the top.
   function html(tag, into, text) {
     const element = document.createElementNS(HTML, tag);
     if (text) element.textContent = text;
@@ -76,7 +76,7 @@
   matched.setAttribute("aria-live", "polite");
   find.type = "search"; find.placeholder = "Search (regex)"; find.spellcheck = false;
   find.setAttribute("aria-label", "Search frames by a regular expression");
-  find.title = "Ctrl-F or /. Small letters match both cases.";
+  find.title = "Ctrl-F or /. Lower case matches both cases.";
   reset.title = clear.title = "Esc";
 
   let zoomed = 0, side = data.now.all || !data.was ? data.now : data.was, pattern = null, current = 0, letter = 0;
@@ -110,7 +110,7 @@
     (rows[level] = rows[level] || []).push(box);
     into.append(g);
   }
-  // As much of a name as fits. Letters of East Asian scripts are two wide.
+  // As much of a name as fits. East Asian letters count twice.
   function fit(text, letters) {
     let used = 0, at = 0, cut = 0;
     for (const c of text) {
@@ -121,7 +121,7 @@
     }
     return text;
   }
-  // As many rows as have something in them: stacks of a few samples may be far deeper than all others.
+  // As many rows as have visible content: stacks of few samples may be far deeper than all others.
   function stretch(to) {
     if (to === levels) return;
     const grows = (to - levels) * data.row;
@@ -164,15 +164,15 @@
     reset.hidden = zoomed === 0;
     swap.hidden = !data.was || !data.was.all || !data.now.all;
     swap.textContent = side === data.now ? "Widths: now" : "Widths: baseline";
-    swap.title = "Whose shares the widths are (b). Frames that are gone have a width in the baseline only.";
+    swap.title = "Which side the widths show (b). Frames that are gone have a width only in the baseline.";
     tell(null);
   }
   function tell(box) {
     if (box === null) box = zoomed;
-    status.textContent = box === 0 && zoomed === 0 ? "Click a frame to zoom; arrow keys and Enter work, too."
+    status.textContent = box === 0 && zoomed === 0 ? "Click a frame to zoom; arrow keys and Enter work too."
       + (hidden > 0 ? " " + hidden + " more rows of narrow stacks show when zoomed." : "") : describe(box);
   }
-  // Frames that match inside a frame that matches are not counted again.
+  // Matches inside a matching frame are not counted again.
   function sum(from) {
     let weight = 0;
     for (let box = from; box < end[from];) {
@@ -195,7 +195,7 @@
     if (text) {
       const flags = text === text.toLowerCase() ? "iu" : "u";
       try { pattern = new RegExp(text, flags); } catch (_) {
-        // Not an expression (yet): look for the text itself.
+        // Not a regular expression (yet): search for the literal text.
         find.classList.add("bad");
         pattern = new RegExp(text.replace(/[.*+?^${}()|[\]\\\/]/g, "\\$&"), flags);
       }
@@ -217,7 +217,7 @@
     zoom(zoomed);
   }
 
-  // The address keeps what is shown, so that a reload or a link shows it again.
+  // The URL keeps the state, so that a reload or a link shows the same.
   function remember(step) {
     if (!alone) return;
     const state = new URLSearchParams();
@@ -309,7 +309,7 @@
     const stay = () => holder.setAttribute("y", window.scrollY);
     window.addEventListener("scroll", stay);
     restore();
-    // The root is what one looks at first.
+    // Scroll to the root first.
     if (!data.icicle && root.getBoundingClientRect().height > window.innerHeight) window.scrollTo(0, 1e7);
     stay();
   } else {

@@ -1,8 +1,8 @@
-//! A flame graph as one SVG file that needs nothing else: zoom, search and details in any browser, and a plain picture where
-//! scripts do not run.
+//! A flame graph as one self-contained SVG file: zoom, search and details in any browser, and a plain picture where scripts do
+//! not run.
 //!
-//! The file holds the graph twice: as shapes, only what is wide enough to be seen at first, and as compact numbers, which the
-//! script draws from. So a file is small, and zooming shows frames that were too narrow before.
+//! The file holds the graph twice: as shapes for boxes wide enough to be seen initially, and as compact numbers that the script
+//! draws from. So the file is small, and zooming shows frames that were too narrow before.
 
 mod boxes;
 mod page;
@@ -13,31 +13,31 @@ mod tests;
 
 use std::io::{self, Write};
 
-use crate::model::Place;
+use crate::model::FramePlace;
 use crate::views::diff::DiffTree;
 use crate::views::flame::FlameTree;
-use boxes::{BoxNode, Kind, Picture};
+use boxes::{BoxKind, BoxNode, Picture};
 use page::Words;
 use text::{amount, percent, points, shorten, thousands};
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct SvgOptions {
     pub title: String,
-    /// What was selected, as a reader should know it: event, range, filters.
+    /// What was selected: event, range, filters.
     pub subtitle: String,
-    /// Pixels, where no script runs; else the picture is as wide as its window.
+    /// Pixels if no script runs; otherwise the picture is as wide as its window.
     pub width: u32,
     /// Root at the top.
     pub icicle: bool,
-    /// What the weights are: "ns" is shown as time, anything else as a number.
+    /// The unit of the weights: "ns" is shown as time, anything else as a number.
     pub unit: String,
-    /// At most this many boxes, the widest: a file of 20,000 has about 1 MB. The picture says what was left out.
+    /// At most this many boxes, the widest: 20,000 make a file of about 1 MB. The picture says what was omitted.
     pub max_boxes: usize,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for SvgOptions {
+    fn default() -> SvgOptions {
+        SvgOptions {
             title: "Flame graph".to_owned(),
             subtitle: String::new(),
             width: 1200,
@@ -49,7 +49,7 @@ impl Default for Options {
 }
 
 /// Draws a flame graph.
-pub fn write(tree: &FlameTree, options: &Options, to: impl Write) -> io::Result<()> {
+pub fn write(tree: &FlameTree, options: &SvgOptions, to: impl Write) -> io::Result<()> {
     let node = |at: u32| {
         let node = &tree.nodes[at as usize];
         let name = tree.name(at);
@@ -73,9 +73,9 @@ pub fn write(tree: &FlameTree, options: &Options, to: impl Write) -> io::Result<
     page::write(&picture, options, &Words { facts, notes, scale: None }, to)
 }
 
-/// Draws a difference: widths are shares of now, red grew, blue shrank, the deeper the more. What is gone has no width now: the
-/// largest of it is named below the picture, and a button shows the widths of the baseline.
-pub fn write_diff(tree: &DiffTree, options: &Options, to: impl Write) -> io::Result<()> {
+/// Draws a difference: widths are current shares, red grew, blue shrank, deeper means more. What is gone has no width: the largest
+/// are named below the picture, and a button switches to the widths of the baseline.
+pub fn write_diff(tree: &DiffTree, options: &SvgOptions, to: impl Write) -> io::Result<()> {
     let largest = tree.nodes.iter().map(|node| node.change().abs()).fold(0.0, f64::max);
     let weight = |share: f64, total: u64| (share * total as f64).round() as u64;
     let (was, now) = (tree.total_before, tree.total_after);
@@ -101,11 +101,11 @@ pub fn write_diff(tree: &DiffTree, options: &Options, to: impl Write) -> io::Res
     page::write(&picture, options, &Words { facts, notes, scale: Some(points(largest)) }, to)
 }
 
-/// How many of the frames that are gone a note names.
+/// How many vanished frames the note names.
 const GONE_NAMED: usize = 5;
 const GONE_LETTERS: usize = 60;
 
-/// Names what is only in the baseline: of each stack the frame nearest the root.
+/// Names what is only in the baseline: of each stack, the frame nearest to the root.
 fn gone_note(tree: &DiffTree) -> Option<String> {
     if tree.total_before == 0 || tree.total_after == 0 {
         let side = if tree.total_before == 0 { "baseline" } else { "other side" };
@@ -139,13 +139,13 @@ fn gone_note(tree: &DiffTree) -> Option<String> {
     Some(format!("Only in the baseline: {}{others}.", named.join(", ")))
 }
 
-fn kind(name: &str, place: Option<Place>, inlined: bool) -> Kind {
+fn kind(name: &str, place: Option<FramePlace>, inlined: bool) -> BoxKind {
     match place {
-        None => Kind::Command,
-        Some(_) if name == "[unknown]" => Kind::Unknown,
-        Some(_) if inlined || name.ends_with("_[i]") => Kind::Inlined,
-        Some(Place::User) => Kind::User,
-        Some(Place::Jit) => Kind::Jit,
-        Some(Place::Kernel) => Kind::Kernel,
+        None => BoxKind::Command,
+        Some(_) if name == "[unknown]" => BoxKind::Unknown,
+        Some(_) if inlined || name.ends_with("_[i]") => BoxKind::Inlined,
+        Some(FramePlace::User) => BoxKind::User,
+        Some(FramePlace::Jit) => BoxKind::Jit,
+        Some(FramePlace::Kernel) => BoxKind::Kernel,
     }
 }

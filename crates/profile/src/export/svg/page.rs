@@ -1,43 +1,43 @@
-//! The file.
+//! Writes the SVG file.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::Options;
-use super::boxes::{Kind, Picture, SHADES, Shape, Span};
+use super::SvgOptions;
+use super::boxes::{BoxKind, Picture, SHADES, Shape, Span};
 use super::text::{escape, json, percent, shorten, shown};
 
-/// Any two kinds differ by at least 11 (CIE 1976), also as protanopes, deuteranopes and tritanopes see them (Machado 2009).
+/// Any two kinds differ by at least 11 (CIE 1976), also for protanopes, deuteranopes and tritanopes (Machado 2009).
 const STYLE: &str = include_str!("flame.css");
 const SCRIPT: &str = include_str!("flame.js");
 
 const ROW: u32 = 18;
-/// Room for title, subtitle and the line of details.
+/// Height of title, subtitle and details.
 const HEAD: u32 = 88;
-/// Room for the legend.
+/// Height of the legend.
 const LEGEND: u32 = 44;
 const NOTE: u32 = 18;
-/// About what a letter of the font is wide; the script measures it.
+/// Approximate width of a letter; the script measures it.
 const LETTER: f64 = 7.3;
-/// Narrower boxes, as a share of the width, are only drawn by the script.
+/// Narrower boxes, as a share of the width, are drawn only by the script.
 const LEAST: f64 = 0.001;
-/// What a row must have in it, as a share of the width, to be shown before somebody zooms; as in the script.
+/// How full a row must be, as a share of the width, to be shown before zooming; as in the script.
 const ROW_LEAST: f64 = 0.004;
-/// The graph's share of the page; the rest is margin.
+/// The graph's share of the page width; the rest is margin.
 const INNER: f64 = 0.98;
 
-/// What is said around the picture.
+/// The text around the picture.
 pub(super) struct Words {
-    /// Behind the subtitle.
+    /// After the subtitle.
     pub(super) facts: Vec<String>,
     /// Below the picture.
     pub(super) notes: Vec<String>,
-    /// What the deepest colour of a difference stands for.
+    /// The change that the deepest colour of a difference means.
     pub(super) scale: Option<String>,
 }
 
-/// Buffers text, as most of a file is formatted.
+/// Buffers formatted text.
 struct Out<W> {
     to: W,
     text: String,
@@ -53,7 +53,7 @@ impl<W: Write> Out<W> {
     }
 }
 
-pub(super) fn write(picture: &Picture<'_>, options: &Options, words: &Words, to: impl Write) -> io::Result<()> {
+pub(super) fn write(picture: &Picture<'_>, options: &SvgOptions, words: &Words, to: impl Write) -> io::Result<()> {
     let mut out = Out { to, text: String::with_capacity(1 << 18) };
     let width = options.width.clamp(300, 10_000);
     let levels = levels(picture);
@@ -92,8 +92,8 @@ pub(super) fn write(picture: &Picture<'_>, options: &Options, words: &Words, to:
     out.to.flush()
 }
 
-/// Rows up to the last one that has something in it. Stacks of a few samples may be far deeper than all others: the script draws
-/// them when it zooms.
+/// Rows up to the last one with visible content. Stacks with few samples may be far deeper than all others: the script draws them
+/// when zoomed.
 fn levels(picture: &Picture<'_>) -> u32 {
     let mut filled = vec![0.0; picture.levels.max(1) as usize];
     for shape in &picture.boxes {
@@ -102,9 +102,9 @@ fn levels(picture: &Picture<'_>) -> u32 {
     filled.iter().rposition(|share| *share >= ROW_LEAST).map_or(1, |level| level as u32 + 1)
 }
 
-/// Where a box lies, the total, and the box's share of it.
+/// The position of a box, the total, and the box's share of it.
 fn placed(picture: &Picture<'_>, shape: &Shape<'_>) -> (Span, f64, f64) {
-    // Without anything now, show what was.
+    // If now is empty, show the baseline.
     let (span, total) = if picture.total > 0 || picture.total_was == 0 {
         (shape.now, picture.total)
     } else {
@@ -139,11 +139,11 @@ fn draw(picture: &Picture<'_>, shape: &Shape<'_>, levels: u32, icicle: bool, let
     out.push_str("</g>\n");
 }
 
-/// What the colours mean, of those that are there.
+/// Explains the colours that occur.
 fn legend(picture: &Picture<'_>, out: &mut String) {
     let mut x = 0;
-    for kind in Kind::PLACES {
-        // The root has the colour of commands and is always there.
+    for kind in BoxKind::PLACES {
+        // The root always exists and has the colour of commands.
         if !picture.boxes.iter().any(|shape| shape.level > 0 && shape.kind == kind) {
             continue;
         }
@@ -159,13 +159,13 @@ fn legend(picture: &Picture<'_>, out: &mut String) {
     out.push('\n');
 }
 
-/// From what shrank most to what grew most.
+/// From shrank most to grew most.
 fn scale_legend(scale: &str, out: &mut String) {
     let _ = write!(out, "<text y=\"21\">shrank by {}</text>", escape(scale));
     let start = 7 * (scale.len() as u32 + 10);
     let shades = u32::from(SHADES);
-    let steps = (0..shades).rev().map(|shade| (Kind::Shrank, shade));
-    let steps = steps.chain([(Kind::Same, shades - 1)]).chain((0..shades).map(|shade| (Kind::Grew, shade)));
+    let steps = (0..shades).rev().map(|shade| (BoxKind::Shrank, shade));
+    let steps = steps.chain([(BoxKind::Same, shades - 1)]).chain((0..shades).map(|shade| (BoxKind::Grew, shade)));
     for (at, (kind, shade)) in steps.enumerate() {
         let x = start + at as u32 * 20;
         let _ = write!(
@@ -182,7 +182,7 @@ fn scale_legend(scale: &str, out: &mut String) {
 fn data<W: Write>(
     picture: &Picture<'_>,
     levels: u32,
-    options: &Options,
+    options: &SvgOptions,
     subtitle: &str,
     diff: bool,
     out: &mut Out<W>,
@@ -234,7 +234,7 @@ fn side<W: Write>(
     let _ = write!(out.text, ",\n\"{name}\":{{\"all\":{all}");
     column("total", picture.boxes.iter().map(|shape| span(shape).total), out)?;
     column("own", picture.boxes.iter().map(|shape| span(shape).own), out)?;
-    // What was left out between a box and the one left of it, or its parent's edge; mostly nothing.
+    // Omitted width between a box and its left neighbour or its parent's edge; mostly 0.
     let mut edges = vec![0u64; picture.levels as usize + 1];
     let gaps = picture.boxes.iter().map(|shape| {
         let (level, span) = (shape.level as usize, span(shape));

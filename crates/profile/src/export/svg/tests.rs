@@ -1,4 +1,4 @@
-use super::{Options, write, write_diff};
+use super::{SvgOptions, write, write_diff};
 use crate::import::folded;
 use crate::model::{EventId, Profile};
 use crate::views::diff::diff;
@@ -6,10 +6,10 @@ use crate::views::flame::{self, FlameTree};
 
 fn tree(text: &str) -> FlameTree {
     let (profile, _) = Profile::collect(|take| folded::read(text.as_bytes(), take)).expect("text");
-    flame::tree(&profile.names, &profile.sums(), EventId(0), &flame::Options::default())
+    flame::tree(&profile.names, &profile.sums(), EventId(0), &flame::FlameOptions::default())
 }
 
-fn svg(text: &str, options: &Options) -> String {
+fn svg(text: &str, options: &SvgOptions) -> String {
     let mut out = Vec::new();
     write(&tree(text), options, &mut out).expect("memory");
     String::from_utf8(out).expect("text")
@@ -17,11 +17,11 @@ fn svg(text: &str, options: &Options) -> String {
 
 fn svg_diff(before: &str, after: &str) -> String {
     let mut out = Vec::new();
-    write_diff(&diff(&tree(before), &tree(after)), &Options::default(), &mut out).expect("memory");
+    write_diff(&diff(&tree(before), &tree(after)), &SvgOptions::default(), &mut out).expect("memory");
     String::from_utf8(out).expect("text")
 }
 
-/// What the script draws from.
+/// The data the script draws from.
 fn data(svg: &str) -> serde_json::Value {
     let (_, rest) = svg.split_once("<metadata class=\"data\">").expect("the data");
     let (data, _) = rest.split_once("</metadata>").expect("its end");
@@ -35,9 +35,9 @@ fn names(data: &serde_json::Value) -> Vec<&str> {
 }
 
 #[test]
-fn boxes_stand_where_the_weights_put_them_and_have_their_kind() {
+fn boxes_have_their_position_and_kind() {
     let svg =
-        svg("sh;main;read_[k] 30\nsh;main 20\nsh;main;[unknown] 10\njava;Foo_[j];Bar_[i] 40\n", &Options::default());
+        svg("sh;main;read_[k] 30\nsh;main 20\nsh;main;[unknown] 10\njava;Foo_[j];Bar_[i] 40\n", &SvgOptions::default());
     for want in [
         "<g class=\"c s", // java and sh
         "<title>read 30.00 %</title><rect x=\"50.000%\"",
@@ -60,25 +60,25 @@ fn boxes_stand_where_the_weights_put_them_and_have_their_kind() {
 }
 
 #[test]
-fn the_widest_boxes_are_kept_where_they_were_and_the_rest_is_told() {
+fn the_widest_boxes_are_kept_in_place_and_the_rest_is_mentioned() {
     let text = "a;b 5\na;c 60\na;d 5\na;e 30\n";
-    let svg = svg(text, &Options { max_boxes: 4, ..Options::default() });
-    assert!(svg.contains("The widest 4 of 6 boxes. Left out: boxes of at most 5.00 %, 10.00 % together"), "{svg}");
+    let svg = svg(text, &SvgOptions { max_boxes: 4, ..SvgOptions::default() });
+    assert!(svg.contains("The widest 4 of 6 boxes. Omitted: boxes of at most 5.00 %, 10.00 % together"), "{svg}");
     let data = data(&svg);
     assert_eq!(names(&data), ["all", "a", "c", "e"]);
     assert_eq!(data["now"]["gap"], serde_json::json!([0, 0, 5, 5]));
-    // What is too narrow to be seen at first is there for zooming, but not as a shape.
-    let svg = self::svg("a;wide 99999\na;narrow 1\n", &Options::default());
+    // Boxes too narrow to be seen initially are there for zooming, but not as shapes.
+    let svg = self::svg("a;wide 99999\na;narrow 1\n", &SvgOptions::default());
     assert!(!svg.contains("<title>narrow") && svg.contains("\"narrow\""));
 }
 
 #[test]
-fn names_are_text_whatever_they_hold() {
+fn names_are_escaped_whatever_they_contain() {
     let hostile =
         "a;</title><script>alert(1)</script> 1\na;]]></metadata><script>x</script> 1\na;\u{202e}\"'&\u{7}\\ 1\n";
     let svg = svg(
         hostile,
-        &Options { title: "</title><script>".to_owned(), subtitle: "]]>\u{0}".to_owned(), ..Options::default() },
+        &SvgOptions { title: "</title><script>".to_owned(), subtitle: "]]>\u{0}".to_owned(), ..SvgOptions::default() },
     );
     assert_eq!(svg.matches("<script>").count(), 1);
     assert_eq!(svg.matches("]]>").count(), 1);
@@ -97,7 +97,7 @@ fn a_box_costs_at_most_120_bytes_beyond_its_name() {
         }
     }
     let boxes = 1 + 1 + 500 * 3 + 500 * 36;
-    let options = Options { unit: "ns".to_owned(), ..Options::default() };
+    let options = SvgOptions { unit: "ns".to_owned(), ..SvgOptions::default() };
     let whole = svg(&text, &options).len();
     let nothing = svg("cmd 1\n", &options).len();
     let each = (whole - nothing) / boxes;
@@ -106,8 +106,8 @@ fn a_box_costs_at_most_120_bytes_beyond_its_name() {
 }
 
 #[test]
-fn a_difference_has_shares_of_both_sides_and_names_what_is_gone() {
-    // Twice as long a recording: what did not change is no difference.
+fn a_difference_has_both_shares_and_names_what_is_gone() {
+    // The second recording is twice as long: an unchanged share is no difference.
     let svg = svg_diff("a;same 50\na;gone_[k] 30\na;shrank 20\n", "a;same 100\na;grew 90\na;shrank 10\n");
     assert!(svg.contains("Only in the baseline: gone 30.00 %."), "{svg}");
     assert!(svg.contains("grew by 45.00 points"));
@@ -120,8 +120,8 @@ fn a_difference_has_shares_of_both_sides_and_names_what_is_gone() {
 }
 
 #[test]
-fn empty_sides_are_drawn_and_told() {
-    let empty = svg("", &Options::default());
+fn empty_sides_are_drawn_and_mentioned() {
+    let empty = svg("", &SvgOptions::default());
     assert!(empty.contains("0 samples") && empty.contains("<title>all 100.00 %</title>"));
     let gone = svg_diff("a;b 3\n", "");
     assert!(gone.contains("The other side has no samples.") && gone.contains("<title>b 100.00 %</title>"));
@@ -130,7 +130,7 @@ fn empty_sides_are_drawn_and_told() {
 }
 
 #[test]
-fn numbers_near_the_end_of_their_range_do_no_harm() {
-    svg(&format!("a;b {0}\na;c {0}\nd {0}\n", u64::MAX), &Options { width: 0, max_boxes: 0, ..Options::default() });
+fn extreme_numbers_do_no_harm() {
+    svg(&format!("a;b {0}\na;c {0}\nd {0}\n", u64::MAX), &SvgOptions { width: 0, max_boxes: 0, ..Default::default() });
     svg_diff(&format!("a;b {0}\na;c {0}\n", u64::MAX), &format!("a;c {0}\n", u64::MAX));
 }

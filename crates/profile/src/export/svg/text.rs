@@ -1,4 +1,4 @@
-//! How names and numbers are written.
+//! Formats names and numbers.
 
 /// `1,234,567`.
 pub(super) fn thousands(n: u64) -> String {
@@ -43,7 +43,7 @@ pub(super) fn amount(weight: u64, unit: &str) -> String {
     }
 }
 
-/// A character that cannot be seen or moves others around, which a name may hold to deceive.
+/// An invisible or reordering character, which a name may contain to deceive.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
@@ -59,7 +59,7 @@ pub(super) fn shown(name: &str) -> String {
     out
 }
 
-/// For XML text and attributes, and shown as above.
+/// Escaped for XML text and attributes; hidden characters as above.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in shown(text).chars() {
@@ -74,7 +74,7 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// A JSON string without any character that means something in XML, shown as above.
+/// A JSON string without characters special in XML; hidden characters as above.
 pub(super) fn json(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

@@ -1,11 +1,11 @@
-//! What a file says of itself, without reading its records.
+//! What a file says about itself, without reading its records.
 
 use std::io;
 
 use coroner_evidence::perf::{Fields, HEADER, kind, record_header};
 
 use super::layout::{Source, layout, section};
-use crate::import::{ImportError, Report};
+use crate::import::{ImportError, ImportReport};
 use crate::model::Clock;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,17 +17,17 @@ pub struct About {
     pub command_line: Vec<String>,
     /// Time of the first and the last sample, on the recording's clock.
     pub samples: Option<(u64, u64)>,
-    /// Where the recording's clock stands in wall time (`perf record -k`).
+    /// How the recording's clock relates to wall time (`perf record -k`).
     pub clock: Option<Clock>,
     pub events: Vec<String>,
 }
 
-/// What is looked at of a file that was written through a pipe, where descriptions come first among the records.
+/// How much of a file written through a pipe is examined: descriptions are its first records.
 const PIPE_HEAD: u64 = 1 << 20;
 
 /// Reads the header of a file.
 pub fn about<S: Source + ?Sized>(file: &S) -> Result<About, ImportError> {
-    let mut layout = layout(file, &mut Report::default())?;
+    let mut layout = layout(file, &mut ImportReport::default())?;
     if layout.pipe {
         pipe_features(file, &mut layout)?;
     }
@@ -52,7 +52,7 @@ fn pipe_features<S: Source + ?Sized>(file: &S, layout: &mut super::layout::Layou
                     layout.feature(u32::try_from(number).unwrap_or(u32::MAX), &record[HEADER + 8..]);
                 }
             }
-            kind::TRACING_DATA => break, // Its data follows outside of it.
+            kind::TRACING_DATA => break, // Its data follows outside the record.
             _ => {}
         }
         rest = &rest[size..];

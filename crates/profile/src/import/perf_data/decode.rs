@@ -7,7 +7,7 @@ use coroner_evidence::perf::{Attr, Fields, HEADER, attr, kind, record_header};
 
 use super::layout::{Layout, Source, layout};
 use super::unpack::Unpacker;
-use crate::import::{ImportError, OddityKind, Report, Take};
+use crate::import::{ImportError, ImportReport, OddityKind, Take};
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId};
 use crate::records::Limits;
@@ -21,8 +21,8 @@ pub(super) fn decode<S: Source + ?Sized>(
     file: &S,
     symbols: &mut Symbols,
     take: &mut Take<'_>,
-) -> Result<(Dictionary, Report), ImportError> {
-    let mut report = Report::default();
+) -> Result<(Dictionary, ImportReport), ImportError> {
+    let mut report = ImportReport::default();
     let layout = layout(file, &mut report)?;
     let mut names = Dictionary::default();
     names.clock = layout.clock;
@@ -51,7 +51,7 @@ fn ids(attrs: &[Attr]) -> HashMap<u64, usize, Seeded> {
 struct RecordDecoder<'s, 't> {
     layout: Layout,
     ids: HashMap<u64, usize, Seeded>,
-    /// Samples of all events look alike.
+    /// Samples of all events have the same layout.
     alike: bool,
     events: Vec<EventId>,
     order: Order,
@@ -101,7 +101,7 @@ impl<'s, 't> RecordDecoder<'s, 't> {
         Ok(())
     }
 
-    /// Takes whole records off the front of `bytes`. Without an unpacker they came out of a compressed one.
+    /// Takes complete records off the front of `bytes`. No unpacker means that they came out of a compressed record.
     fn records(&mut self, bytes: &[u8], place: u64, mut unpacker: Option<&mut Unpacker>) -> Step {
         let mut at = 0;
         while let Some(header) = bytes.get(at..at + HEADER).filter(|_| !self.work.stopped) {
@@ -120,7 +120,7 @@ impl<'s, 't> RecordDecoder<'s, 't> {
                     let packed = fields.u64().and_then(|size| fields.bytes(usize::try_from(size).ok()?));
                     self.compressed(packed.unwrap_or_default(), start, unpacker.as_deref_mut());
                 }
-                // Both are followed by data that is not in the record's size.
+                // Both are followed by data that the record's size does not include.
                 kind::AUXTRACE => {
                     let skip = Fields::new(body, self.layout.swap).u64().unwrap_or(0);
                     self.work.report.odd(OddityKind::Unsupported, start, b"hardware trace (AUXTRACE) is not read");
@@ -137,9 +137,9 @@ impl<'s, 't> RecordDecoder<'s, 't> {
     }
 
     fn compressed(&mut self, packed: &[u8], place: u64, unpacker: Option<&mut Unpacker>) {
-        // perf does not do this. A small file could nest them for ever.
+        // perf never nests them; a small file could do so forever.
         let Some(unpacker) = unpacker else {
-            self.work.report.odd(OddityKind::BadRecord, place, b"a compressed record in a compressed record");
+            self.work.report.odd(OddityKind::BadRecord, place, b"compressed record inside a compressed record");
             return;
         };
         let mut carry = std::mem::take(&mut unpacker.carry);
@@ -197,7 +197,7 @@ impl<'s, 't> RecordDecoder<'s, 't> {
         self.name_events();
     }
 
-    /// Takes the names of events that are new or were renamed. Only of these: a file may say so again and again.
+    /// Interns the names of new and renamed events only: a file may repeat them endlessly.
     fn name_events(&mut self) {
         for number in self.events.len()..self.layout.attrs.len() {
             let attr = &self.layout.attrs[number];
@@ -219,7 +219,7 @@ impl<'s, 't> RecordDecoder<'s, 't> {
         Events { attrs: &self.layout.attrs, ids: &self.ids, names: &self.events, alike: self.alike }
     }
 
-    /// Works off the records whose turn it is.
+    /// Processes the records whose turn it is.
     fn pass(&mut self, turn: impl FnOnce(&mut Order, &mut dyn FnMut(&[u8], u64))) {
         let mut order = std::mem::replace(&mut self.order, Order::new(0));
         turn(&mut order, &mut |record, place| self.work_off(record, place));
@@ -233,12 +233,12 @@ impl<'s, 't> RecordDecoder<'s, 't> {
     }
 }
 
-/// What reading records came to.
+/// The result of reading records.
 enum Step {
-    /// So many bytes were used; the rest is an incomplete record.
+    /// This many bytes were used; the rest is an incomplete record.
     Used(usize),
-    /// So many bytes were used, and so many after them are to be skipped.
+    /// This many bytes were used, and this many after them must be skipped.
     Skip(usize, u64),
-    /// At this place there is no record.
+    /// There is no valid record at this offset.
     Broken(usize),
 }

@@ -1,4 +1,4 @@
-//! Where things are in the file.
+//! The layout of the file.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -9,14 +9,14 @@ use std::rc::Rc;
 use coroner_evidence::perf::{Attr, Fields};
 
 use super::about::About;
-use crate::import::{ImportError, OddityKind, Report};
+use crate::import::{ImportError, ImportReport, OddityKind};
 use crate::model::Clock;
 use crate::model::hash::Seeded;
 use crate::records::Beyond;
 use crate::records::space::Tasks;
 use crate::symbols::RecordedKernel;
 
-/// Something that can be read at any place.
+/// Something that can be read at any offset.
 pub trait Source {
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
     fn length(&self) -> io::Result<u64>;
@@ -45,7 +45,7 @@ impl Source for [u8] {
     }
 }
 
-/// No section that is read at once is larger. Build ids and event descriptions of large machines are some hundred kilobytes.
+/// Limit for a section read at once. Build ids and event descriptions of large machines take a few hundred kilobytes.
 const MAX_SECTION: u64 = 32 << 20;
 /// More events than are ever recorded at once.
 const MAX_ATTRS: usize = 1 << 14;
@@ -65,26 +65,26 @@ mod feature {
 pub(super) struct Layout {
     pub swap: bool,
     pub attrs: Vec<Attr>,
-    /// Which of them has an id as its first.
+    /// Positions by first event id.
     by_first_id: HashMap<u64, usize, Seeded>,
-    /// Those that got another name; whoever follows them empties it.
+    /// Renamed events; the consumer empties it.
     pub renamed: Vec<usize>,
     /// The records.
     pub data: std::ops::Range<u64>,
     pub clock: Option<Clock>,
     pub more: Header,
     pub about: About,
-    /// Written through a pipe: descriptions come as records.
+    /// Written through a pipe: descriptions are records.
     pub pipe: bool,
 }
 
-/// What the file says beside its records.
+/// What the file has besides its records.
 #[derive(Default)]
 pub(super) struct Header {
     /// Build ids by path.
     build_ids: HashMap<String, Rc<[u8]>, Seeded>,
     kernel: RecordedKernel,
-    /// All that was said of the kernel was told.
+    /// The kernel facts were passed on.
     is_kernel_told: bool,
 }
 
@@ -108,7 +108,7 @@ impl Beyond for Header {
     fn meet(&mut self, _pid: u32, _tid: u32, _tasks: &mut Tasks) {}
 }
 
-/// Reads at most `MAX_SECTION` bytes of `range`, as far as the file goes.
+/// Reads at most `MAX_SECTION` bytes, as far as the file goes.
 pub(super) fn section<S: Source + ?Sized>(file: &S, at: u64, size: u64) -> io::Result<Vec<u8>> {
     let size = size.min(MAX_SECTION).min(file.length()?.saturating_sub(at));
     let mut bytes = vec![0; size as usize];
@@ -124,7 +124,7 @@ pub(super) fn section<S: Source + ?Sized>(file: &S, at: u64, size: u64) -> io::R
     Ok(bytes)
 }
 
-pub(super) fn layout<S: Source + ?Sized>(file: &S, report: &mut Report) -> Result<Layout, ImportError> {
+pub(super) fn layout<S: Source + ?Sized>(file: &S, report: &mut ImportReport) -> Result<Layout, ImportError> {
     let length = file.length()?;
     report.bytes = length;
     let head = section(file, 0, 104)?;
@@ -155,7 +155,7 @@ pub(super) fn layout<S: Source + ?Sized>(file: &S, report: &mut Report) -> Resul
     }
     let [attr_size, attrs_at, attrs_size, data_at, data_size, _, _, flags @ ..] = words;
     let data_end = data_at.saturating_add(data_size);
-    // perf writes the size last: after a crash it is 0 and everything up to the end are records.
+    // perf writes the size last: after a crash it is 0, and records extend to the end of the file.
     let unfinished = data_size == 0 || data_end > length;
     report.truncated |= unfinished;
     layout.data = data_at.min(length)..if unfinished { length } else { data_end };
@@ -170,11 +170,11 @@ fn attributes<S: Source + ?Sized>(
     file: &S,
     layout: &mut Layout,
     (at, size, each): (u64, u64, u64),
-    report: &mut Report,
+    report: &mut ImportReport,
 ) -> Result<(), ImportError> {
     let bytes = section(file, at, size)?;
     let Some(each) = usize::try_from(each).ok().filter(|each| *each > 16) else { return Ok(()) };
-    // All ids together are no more than the file: many descriptions could point at the same ones.
+    // The ids of all descriptions must fit into the file: many could point at the same ones.
     let mut ids_left = file.length()?;
     for (index, entry) in bytes.chunks_exact(each).enumerate() {
         let place = at + (index * each) as u64;
@@ -193,7 +193,7 @@ fn attributes<S: Source + ?Sized>(
                     attr.ids.push(id);
                 }
                 if layout.add_attr(attr).is_none() {
-                    report.odd(OddityKind::BadRecord, place, b"event description: more than are read");
+                    report.odd(OddityKind::BadRecord, place, b"event description: too many events");
                     break;
                 }
             }
@@ -208,7 +208,7 @@ fn features<S: Source + ?Sized>(
     layout: &mut Layout,
     table: u64,
     flags: [u64; 4],
-    report: &mut Report,
+    report: &mut ImportReport,
 ) -> Result<(), ImportError> {
     let numbers: Vec<u32> = (0..256).filter(|n| flags[*n as usize / 64] >> (n % 64) & 1 == 1).collect();
     let table_bytes = section(file, table, numbers.len() as u64 * 16)?;
@@ -228,7 +228,7 @@ fn features<S: Source + ?Sized>(
 }
 
 impl Layout {
-    /// Takes a feature's content, from the table or from a record.
+    /// Parses a feature, from the table or from a record.
     pub fn feature(&mut self, number: u32, bytes: &[u8]) {
         let mut fields = Fields::new(bytes, self.swap);
         match number {
@@ -256,7 +256,7 @@ impl Layout {
         }
     }
 
-    /// In a file written through a pipe events are described by records: the structure, then its ids.
+    /// In a file written through a pipe, records describe the events: the structure, then its ids.
     pub fn attribute_record(&mut self, mut fields: Fields<'_>) -> Option<()> {
         let mut peek = fields;
         let (_kind, size) = (peek.u32()?, peek.u32()?);
@@ -303,9 +303,9 @@ impl Layout {
         Some(())
     }
 
-    /// Records of `struct perf_record_header_build_id`: header, pid, 20 bytes of id with its size behind it, path.
+    /// Records of `struct perf_record_header_build_id`: header, pid, 20 bytes of id followed by its size, path.
     fn build_id_table(&mut self, mut fields: Fields<'_>) -> Option<()> {
-        /// `PERF_RECORD_MISC_BUILD_ID_SIZE`: the byte behind the id says how long it is.
+        /// `PERF_RECORD_MISC_BUILD_ID_SIZE`: the byte after the id is its length.
         const HAS_SIZE: u16 = 1 << 15;
         loop {
             let _kind = fields.u32()?;

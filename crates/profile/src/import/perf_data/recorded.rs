@@ -1,10 +1,10 @@
-//! Real recordings of each form (testdata/perf_data), whole and damaged.
+//! Real recordings of each form (testdata/perf_data), intact and damaged.
 
 use proptest::prelude::*;
 
 use super::about;
-use crate::import::{OddityKind, Report};
-use crate::model::{Clock, Place, Profile};
+use crate::import::{ImportReport, OddityKind};
+use crate::model::{Clock, FramePlace, Profile};
 use crate::symbols::Symbols;
 
 const PLAIN: &[u8] = include_bytes!("../../../testdata/perf_data/plain.data");
@@ -17,13 +17,13 @@ const FLAT: &[u8] = include_bytes!("../../../testdata/perf_data/flat.data");
 const SAMPLES: [u64; 7] = [33, 47, 5, 37, 416, 15, 65];
 const ALL: [&[u8]; 7] = [PLAIN, ZSTD, DWARF, PIPE, EVENTS, CGROUPS, FLAT];
 
-fn read(bytes: &[u8]) -> (Profile, Report) {
+fn read(bytes: &[u8]) -> (Profile, ImportReport) {
     Profile::collect(|take| super::read(bytes, &mut Symbols::none(), take)).expect("a recording")
 }
 
 #[test]
-fn every_form_is_read_whole() {
-    // As many as `perf script` prints, but for groups, where it makes one for each member.
+fn every_form_is_read_completely() {
+    // As many as `perf script` prints, except for groups, for which it prints one per member.
     for (bytes, samples) in ALL.iter().zip(SAMPLES) {
         let (_, report) = read(bytes);
         assert_eq!((report.samples, report.truncated, report.count(OddityKind::BadRecord)), (samples, false, 0));
@@ -31,21 +31,21 @@ fn every_form_is_read_whole() {
 }
 
 #[test]
-fn copied_user_stacks_are_said_not_to_be_unwound_and_the_kernels_part_is_kept() {
+fn dwarf_stacks_are_reported_as_not_unwound_and_their_kernel_part_is_kept() {
     let (profile, report) = read(DWARF);
     assert_eq!(report.count(OddityKind::Unsupported), report.samples);
     let example = &report.oddities.iter().find(|oddity| oddity.kind == OddityKind::Unsupported).expect("one").example;
     assert!(example.contains("--call-graph dwarf"), "{example}");
     let in_kernel = profile.samples.iter().filter(|sample| {
         let leaf = profile.names.stacks.leaf_first(sample.stack).next();
-        leaf.is_some_and(|leaf| profile.names.frames.get(leaf).place == Place::Kernel)
+        leaf.is_some_and(|leaf| profile.names.frames.get(leaf).place == FramePlace::Kernel)
     });
     assert!(in_kernel.count() > 0);
     assert!(profile.samples.iter().all(|sample| profile.names.stacks.leaf_first(sample.stack).next().is_some()));
 }
 
 #[test]
-fn counts_of_a_groups_other_members_are_said_not_to_be_read() {
+fn counts_of_other_group_members_are_reported_as_unread() {
     let (_, report) = read(CGROUPS);
     assert_eq!(report.count(OddityKind::Unsupported), report.samples);
 }
@@ -62,7 +62,7 @@ fn events_and_cgroups_have_their_names() {
 }
 
 #[test]
-fn a_file_says_where_and_how_it_was_recorded() {
+fn a_file_tells_where_and_how_it_was_recorded() {
     let told = about(PLAIN).expect("a recording");
     assert_eq!(told.host.as_deref(), Some("node-7"));
     assert_eq!(told.kernel.as_deref(), Some("6.18.44-fc-v445"));
@@ -107,7 +107,7 @@ proptest! {
         }
     }
 
-    /// The header's words set to anything: sizes and places lead nowhere bad.
+    /// Any values in the header: sizes and offsets do no harm.
     #[test]
     fn any_header(which in 0..ALL.len(), word in 1usize..13, value in prop_oneof![any::<u64>(), 0u64..100_000, Just(u64::MAX)]) {
         let mut bytes = ALL[which].to_vec();

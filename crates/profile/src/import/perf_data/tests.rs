@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::{ImportError, Report};
+use super::{ImportError, ImportReport};
 use crate::export;
 use crate::import::OddityKind;
 use crate::model::Profile;
@@ -94,7 +94,7 @@ fn example() -> Builder {
     let mut file = Builder { records: Vec::new() };
     file.comm(1, 7, "sh", false)
         .mmap(2, 7, 0x1000, 0x1000, "/bin/sh")
-        // Core 1's ring is read after core 0's: the exec at 10 stands behind the sample at 20 and before the one at 5.
+        // Core 1's ring is read after core 0's: the exec at 10 comes after the sample at 20 and before the one at 5.
         .sample(20, 0, 7, &[KERNEL, 0xffff_ffff_8100_0000, USER, 0x1010, 0x9000])
         .comm(10, 7, "my prog", true)
         .mmap(11, 7, 0x1000, 0x1000, "/bin/prog")
@@ -107,7 +107,7 @@ fn example() -> Builder {
     file
 }
 
-fn folded(bytes: &[u8]) -> (String, Report) {
+fn folded(bytes: &[u8]) -> (String, ImportReport) {
     let (profile, report) = read(bytes).expect("a file");
     let mut out = Vec::new();
     export::folded::write(&profile.names, &profile.sums(), &mut out).expect("memory");
@@ -115,12 +115,12 @@ fn folded(bytes: &[u8]) -> (String, Report) {
 }
 
 /// Reads and keeps what is there.
-fn read(bytes: &[u8]) -> Result<(Profile, Report), ImportError> {
+fn read(bytes: &[u8]) -> Result<(Profile, ImportReport), ImportError> {
     Profile::collect(|take| super::read(bytes, &mut Symbols::none(), take))
 }
 
 #[test]
-fn a_sample_finds_the_names_and_mappings_of_its_own_moment() {
+fn a_sample_sees_the_names_and_mappings_of_its_own_time() {
     let (text, report) = folded(&example().file());
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_unstable();
@@ -136,7 +136,7 @@ fn a_sample_finds_the_names_and_mappings_of_its_own_moment() {
 }
 
 #[test]
-fn after_a_crash_the_size_is_missing_and_the_samples_are_there() {
+fn a_file_without_its_size_after_a_crash_is_read() {
     let mut bytes = example().file();
     bytes[48..56].copy_from_slice(&0u64.to_ne_bytes());
     let (whole, _) = folded(&example().file());
@@ -154,7 +154,7 @@ fn compressed_records_read_alike() {
     let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).expect("memory");
     std::io::Write::write_all(&mut encoder, &plain.records).expect("memory");
     let packed = encoder.finish().expect("memory");
-    // One stream cut into records at any place.
+    // One stream, split into records anywhere.
     let mut file = Builder { records: Vec::new() };
     for part in packed.chunks(37) {
         file.record(81, 0, part);
@@ -163,7 +163,7 @@ fn compressed_records_read_alike() {
 }
 
 #[test]
-fn a_record_that_says_it_is_shorter_than_its_header_ends_the_reading() {
+fn a_record_shorter_than_its_header_ends_the_reading() {
     let mut file = example();
     file.records.extend([9, 0, 0, 0, 0, 0, 3, 0]);
     let (_, report) = folded(&file.file());
@@ -171,7 +171,7 @@ fn a_record_that_says_it_is_shorter_than_its_header_ends_the_reading() {
 }
 
 #[test]
-fn other_files_are_told_apart() {
+fn other_files_are_refused() {
     assert!(read(b"").is_err());
     assert!(read(b"#!/bin/sh\n").is_err());
     assert!(read(b"PERFILE2").is_err());
@@ -187,7 +187,7 @@ proptest! {
         let _ = read(&file);
     }
 
-    /// Any damage to a good file: no panic, and what is left is told.
+    /// Any damage to a good file: no panic, and the rest is read.
     #[test]
     fn a_damaged_file(changes in proptest::collection::vec((0usize..1000, any::<u8>()), 1..12), cut in 0usize..1000) {
         let mut bytes = example().file();

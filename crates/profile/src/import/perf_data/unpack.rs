@@ -4,15 +4,15 @@ use std::io;
 
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
-/// What one record may unpack to: a thousand times what it holds, as much as gzip could do. perf's own records hold a ring buffer.
+/// Limit for one unpacked record: a thousand times its maximal size, as much as gzip could reach. perf's own hold a ring buffer.
 const MAX_UNPACKED: usize = 64 << 20;
 
-/// perf compresses records as one zstd stream that is cut into records.
+/// perf compresses records as one zstd stream that is split into records.
 #[derive(Default)]
 pub(super) struct Unpacker {
     decoder: Option<Decoder<'static>>,
     out: Vec<u8>,
-    /// The beginning of a record whose end is in the next compressed one.
+    /// The start of a record that continues in the next compressed one.
     pub carry: Vec<u8>,
 }
 

@@ -1,11 +1,11 @@
-//! What is asked of many bytes at once. SSE2 is there on every x86-64; elsewhere it is eight bytes at a time in a register.
+//! Checks on many bytes at once. Every x86-64 has SSE2; elsewhere eight bytes at a time in a register.
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use portable::{digits_and_spaces, equal, hex_and_spaces, newlines};
 #[cfg(target_arch = "x86_64")]
 pub(super) use sse2::{digits_and_spaces, equal, hex_and_spaces, newlines};
 
-/// Where each line of `text` ends. `ends` is overwritten. Readers pass buffers: far less than the 4 GiB that would fit.
+/// Finds the end of each line of `text`; overwrites `ends`. Readers pass buffers far smaller than the 4 GiB that u32 allows.
 pub(super) fn line_ends(text: &[u8], ends: &mut Vec<u32>) {
     let mut found = 0;
     let mut base = 0u32;
@@ -16,7 +16,7 @@ pub(super) fn line_ends(text: &[u8], ends: &mut Vec<u32>) {
         }
         let mut bits = newlines(block);
         let Some(room) = ends[found..].first_chunk_mut::<64>() else { break };
-        // Most blocks have one or two. Writing three and counting those that are leaves the processor nothing to foretell.
+        // Most blocks have one or two. Always writing three and counting the valid ones avoids mispredicted branches.
         for place in &mut room[..3] {
             *place = base + bits.trailing_zeros();
             found += usize::from(bits != 0);
@@ -36,7 +36,7 @@ pub(super) fn line_ends(text: &[u8], ends: &mut Vec<u32>) {
     ends.extend((base..).zip(rest).filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at));
 }
 
-/// The one place that calls processor instructions by name.
+/// The only place that uses processor intrinsics.
 #[cfg(target_arch = "x86_64")]
 mod sse2 {
     use std::arch::x86_64::*;
@@ -61,7 +61,7 @@ mod sse2 {
         part(0) | part(1) | part(2) | part(3)
     }
 
-    /// The bits of the bytes in which the two are equal.
+    /// A bit for each byte in which the two are equal.
     #[inline(always)]
     pub fn equal(a: &[u8; 32], b: &[u8; 32]) -> u32 {
         let (a, b) = (a.as_chunks::<16>().0, b.as_chunks::<16>().0);
@@ -78,7 +78,7 @@ mod sse2 {
         unsafe { _mm_sub_epi8(x, _mm_set1_epi8(byte as i8)) }
     }
 
-    /// The bits of the bytes that are decimal digits, and of those that are spaces.
+    /// Bits of the bytes that are decimal digits, and of those that are spaces.
     #[inline(always)]
     pub fn digits_and_spaces(bytes: &[u8; 16]) -> (u32, u32) {
         let text = load(bytes);
@@ -86,7 +86,7 @@ mod sse2 {
         (digits, equal_16(bytes, unsafe { _mm_set1_epi8(b' ' as i8) }))
     }
 
-    /// The bits of the bytes that are small hexadecimal digits, and of those that are spaces.
+    /// Bits of the bytes that are lower-case hexadecimal digits, and of those that are spaces.
     #[inline(always)]
     pub fn hex_and_spaces(bytes: &[u8; 16]) -> (u32, u32) {
         let text = load(bytes);
@@ -112,7 +112,7 @@ mod portable {
         (tops >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
     }
 
-    /// The top bit of each byte that is 0.
+    /// Sets the top bit of each byte that is 0.
     #[inline(always)]
     fn zeros(word: u64) -> u64 {
         !((word & !TOP).wrapping_add(!TOP) | word) & TOP
@@ -140,7 +140,7 @@ mod portable {
         (within(bytes, b'0', b'9') | within(bytes, b'a', b'f'), within(bytes, b' ', b' '))
     }
 
-    /// The bits of the bytes from `first` to `last`, both ASCII.
+    /// Bits of the bytes from `first` to `last`, both ASCII.
     #[inline(always)]
     fn within(bytes: &[u8; 16], first: u8, last: u8) -> u32 {
         let parts = bytes.as_chunks::<8>().0.iter().enumerate();
@@ -163,14 +163,14 @@ mod tests {
         bytes.iter().enumerate().fold(0, |bits, (n, byte)| bits | u64::from(is(*byte)) << n)
     }
 
-    /// Bytes at the edges of what is asked for, and any others.
+    /// Boundary bytes of the checks, and any others.
     fn byte() -> impl Strategy<Value = u8> {
         prop_oneof![proptest::sample::select(b"\n\t /09:`afg\x80\xb0\xe1\x8a\xa0\0\xff".to_vec()), any::<u8>()]
     }
 
     proptest! {
         #[test]
-        fn both_ways_see_what_is_there(
+        fn both_implementations_are_right(
             block in proptest::collection::vec(byte(), 64),
             other in proptest::collection::vec(byte(), 32),
         ) {
@@ -192,7 +192,7 @@ mod tests {
         }
 
         #[test]
-        fn every_line_ends_where_it_ends(text in proptest::collection::vec(byte(), 0..500), thick in 0u8..3) {
+        fn line_ends_are_found(text in proptest::collection::vec(byte(), 0..500), thick in 0u8..3) {
             let text: Vec<u8> = text.iter().map(|byte| if byte % 3 < thick { b'\n' } else { *byte }).collect();
             let mut ends = vec![7; 3];
             line_ends(&text, &mut ends);

@@ -9,26 +9,26 @@ use super::header::{self, Header};
 use super::read::feed;
 use super::scan::{Scanner, Sink};
 use crate::import::gz::{Unpacked, is_gz};
-use crate::import::{ImportError, Report};
+use crate::import::{ImportError, ImportReport};
 use crate::model::folded::{Batch, root_label};
 use crate::model::{FoldedStacks, label};
 
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// Mark kernel, generated and inlined code with `_[k]`, `_[j]`, `_[i]`.
+pub struct FoldOptions {
+    /// Mark kernel, JIT and inlined code with `_[k]`, `_[j]`, `_[i]`.
     pub suffixes: bool,
-    /// How many parts of a file are read at the same time. A stream or a compressed file is read by one.
+    /// How many parts of a file are read in parallel. A stream or compressed file is read by one thread.
     pub threads: usize,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { suffixes: true, threads: 1 }
+impl Default for FoldOptions {
+    fn default() -> FoldOptions {
+        FoldOptions { suffixes: true, threads: 1 }
     }
 }
 
 /// Folds a stream, compressed or not.
-pub fn read(from: impl Read, options: &Options) -> Result<(FoldedStacks, Report), ImportError> {
+pub fn read(from: impl Read, options: &FoldOptions) -> Result<(FoldedStacks, ImportReport), ImportError> {
     let mut from = Unpacked::new(from)?;
     let mut scanner = Scanner::new(Folder::new(options.suffixes));
     feed(&mut from, &mut scanner)?;
@@ -37,7 +37,7 @@ pub fn read(from: impl Read, options: &Options) -> Result<(FoldedStacks, Report)
 }
 
 /// Folds a file, compressed or not.
-pub fn file(file: &File, options: &Options) -> Result<(FoldedStacks, Report), ImportError> {
+pub fn file(file: &File, options: &FoldOptions) -> Result<(FoldedStacks, ImportReport), ImportError> {
     let mut magic = [0; 2];
     let seekable = file.metadata()?.is_file();
     if !seekable || (file.read_at(&mut magic, 0)? == 2 && is_gz(&magic)) {
@@ -45,18 +45,17 @@ pub fn file(file: &File, options: &Options) -> Result<(FoldedStacks, Report), Im
     }
     let length = file.metadata()?.len();
     let parts = parts(file, length, options.threads)?;
-    let fold_part = |(at, end): (u64, u64)| -> io::Result<(FoldedStacks, Report)> {
+    let fold_part = |(at, end): (u64, u64)| -> io::Result<(FoldedStacks, ImportReport)> {
         let mut scanner = Scanner::new(Folder::new(options.suffixes));
         feed(Part { file, at, end }, &mut scanner)?;
         Ok((scanner.sink.finish(), scanner.report))
     };
-    let results: Vec<io::Result<(FoldedStacks, Report)>> = std::thread::scope(|scope| {
+    let results: Vec<io::Result<(FoldedStacks, ImportReport)>> = std::thread::scope(|scope| {
         let (first, others) = parts.split_first().expect("at least one part");
         let running: Vec<_> = others.iter().map(|part| scope.spawn(|| fold_part(*part))).collect();
         let mut results = vec![fold_part(*first)];
         for thread in running {
-            results
-                .push(thread.join().unwrap_or_else(|_| Err(io::Error::other("a reader of a part of the file failed"))));
+            results.push(thread.join().unwrap_or_else(|_| Err(io::Error::other("a reader thread panicked"))));
         }
         results
     });
@@ -70,12 +69,12 @@ pub fn file(file: &File, options: &Options) -> Result<(FoldedStacks, Report), Im
     Ok((folded, report))
 }
 
-/// Below this a second thread costs more than it brings.
+/// Below this a second thread costs more than it gains.
 const MIN_PART: u64 = 1 << 20;
-/// How far a boundary between events is looked for.
+/// How far a boundary between events is searched for.
 const BOUNDARY_WINDOW: usize = 1 << 20;
 
-/// Cuts a file into parts that begin with an event.
+/// Splits a file into parts that begin with an event.
 fn parts(file: &File, length: u64, wanted: usize) -> io::Result<Vec<(u64, u64)>> {
     let wanted = (wanted.max(1) as u64).min(length / MIN_PART + 1);
     let mut starts = vec![0];
@@ -95,7 +94,7 @@ fn parts(file: &File, length: u64, wanted: usize) -> io::Result<Vec<(u64, u64)>>
     Ok(starts.iter().copied().zip(ends).collect())
 }
 
-/// Where the first event begins that is surely one: a header's line after an empty line, or else any header's line.
+/// The start of the first certain event: a header line after an empty line, or else any header line.
 fn boundary(text: &[u8]) -> Option<usize> {
     if let Some(at) = memchr::memmem::find(text, b"\n\n") {
         return Some(at + 2);
@@ -127,12 +126,12 @@ impl Read for Part<'_> {
     }
 }
 
-/// Makes folded stacks of samples.
+/// Turns samples into folded stacks.
 struct Folder {
     folded: FoldedStacks,
     suffixes: bool,
     batch: Batch,
-    /// Of the sample at hand.
+    /// Of the current sample.
     event: u32,
     task: u32,
     weight: u64,

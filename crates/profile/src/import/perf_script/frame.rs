@@ -1,18 +1,18 @@
-//! One frame line: `ADDRESS SYMBOL+0xOFFSET (MODULE)`, of which only the symbol is always there.
+//! One frame line: `ADDRESS SYMBOL+0xOFFSET (MODULE)`; only the symbol is always there.
 
-/// A frame line taken apart.
+/// A parsed frame line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameText<'a> {
-    /// Empty for a frame of which only the address is known.
+    /// Empty if only the address is known.
     pub symbol: &'a [u8],
     /// Without its parentheses; empty if not printed.
     pub module: &'a [u8],
     pub inlined: bool,
-    /// The address lies in the upper half, where only the kernel lives.
+    /// The address lies in the upper half, which only the kernel uses.
     pub high: bool,
 }
 
-/// Where the parts of a frame line are that do not change from sample to sample.
+/// Positions of the parts of a frame line that do not change from sample to sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Split {
     /// The symbol ends here, `+0x` included if there is an offset.
@@ -66,7 +66,7 @@ pub(super) fn parts<'a>(text: &'a [u8], split: Split, high: bool) -> FrameText<'
     FrameText { symbol, module: if inlined { b"" } else { module }, inlined, high }
 }
 
-/// How many bytes the line's address takes, with the white space around it, and whether it is the kernel's.
+/// How many bytes the line's address takes, including white space around it, and whether it is the kernel's.
 /// `None` if the line does not begin with an address.
 pub(super) fn address(line: &[u8]) -> Option<(usize, bool)> {
     let start = line.iter().position(|byte| *byte != b' ' && *byte != b'\t')?;
@@ -83,7 +83,7 @@ pub(super) fn address(line: &[u8]) -> Option<(usize, bool)> {
     }
 }
 
-/// Takes any frame line apart. `None` if it is none.
+/// Parses any frame line. `None` if it is none.
 pub fn parse(line: &[u8]) -> Option<FrameText<'_>> {
     let (text, high, has_address) = match address(line) {
         Some((skip, high)) => (&line[skip..], high, true),

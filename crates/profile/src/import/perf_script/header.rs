@@ -20,16 +20,16 @@ pub struct Header<'a> {
     pub period: Option<u64>,
     /// Empty if not printed.
     pub event: &'a [u8],
-    /// What follows the event: arguments of a trace point, or the only frame.
+    /// What follows the event: arguments of a tracepoint, or the only frame.
     pub rest: &'a [u8],
 }
 
-/// The longest a command with its padding can reasonably be; beyond it no thread id is looked for.
+/// Maximal length of a command with padding; no thread id is searched for beyond it.
 const COMM_AREA: usize = 96;
 
-/// Takes a header line apart (without its newline). `None` if it is none.
+/// Parses a header line (without its newline). `None` if it is none.
 ///
-/// This is the whole grammar; [`usual_task`] and [`usual_rest`] are a short cut through it.
+/// This is the full grammar; [`usual_task`] and [`usual_rest`] are a fast path.
 pub fn parse(line: &[u8]) -> Option<Header<'_>> {
     let area = line.len().min(COMM_AREA);
     let starts = || (0..area).filter(|at| line[*at] != b' ' && (*at == 0 || line[*at - 1] == b' '));
@@ -56,13 +56,13 @@ pub fn parse(line: &[u8]) -> Option<Header<'_>> {
     None
 }
 
-/// The form perf prints unless told otherwise: `COMM TID [CORE] TIME: …`. Returns `COMM TID ` and the rest of the line.
+/// Splits perf's default form, `COMM TID [CORE] TIME: …`, into `COMM TID ` and the rest of the line.
 #[inline]
 pub(super) fn task_and_rest(line: &[u8]) -> Option<(&[u8], &[u8])> {
     memchr::memchr(b'[', &line[..line.len().min(COMM_AREA)]).map(|bracket| line.split_at(bracket))
 }
 
-/// Reads `COMM TID `. `None` if it could be read in another way; then [`parse`] must decide over the whole line.
+/// Reads `COMM TID `. `None` if it is ambiguous; then [`parse`] must decide on the whole line.
 pub(super) fn usual_task(text: &[u8]) -> Option<Header<'_>> {
     let mut at = text.trim_ascii_end().len();
     let tid_end = at;
@@ -81,7 +81,7 @@ pub(super) fn usual_task(text: &[u8]) -> Option<Header<'_>> {
     Some(Header { comm, tid: Some(tid), ..Header::default() })
 }
 
-/// Reads `[CORE] TIME: …` behind a [`usual_task`]. `last` is the event of the line before: this one most likely has the same.
+/// Reads `[CORE] TIME: …` after a [`usual_task`]. `last` is the event of the previous line: this one most likely has the same.
 /// Agrees with [`parse`] on every line both accept.
 #[inline(always)]
 pub(super) fn usual_rest<'a>(line: &'a [u8], last: &[u8]) -> Option<Header<'a>> {
@@ -156,7 +156,7 @@ fn event<'a>(mut header: Header<'a>, text: &'a [u8]) -> Header<'a> {
             header.rest = &name[end + 1..];
         }
         _ => {
-            // No event is printed: what looked like a period may be the address of the only frame.
+            // No event: what looked like a period may be the address of the only frame.
             if header.period.take().is_some() {
                 name = text;
             }
@@ -166,7 +166,7 @@ fn event<'a>(mut header: Header<'a>, text: &'a [u8]) -> Header<'a> {
     header
 }
 
-/// The only frame of a sample that was recorded without call chains. It stands at the end of the header line.
+/// The only frame of a sample without a call chain, at the end of the header line.
 #[inline]
 pub fn only_frame<'a>(header: &Header<'a>) -> Option<FrameText<'a>> {
     // Shorter than any address with a symbol.
@@ -175,7 +175,7 @@ pub fn only_frame<'a>(header: &Header<'a>) -> Option<FrameText<'a>> {
 
 fn frame_behind<'a>(header: &Header<'a>) -> Option<FrameText<'a>> {
     let rest = header.rest.trim_ascii();
-    // Right after the event it is printed sixteen wide; behind the arguments of a trace point look for sixteen digits.
+    // After the event it is printed sixteen wide; after the arguments of a tracepoint, look for sixteen digits.
     let first = rest.iter().take_while(|byte| frame::is_hex(**byte)).count();
     let padded = header.rest.len() - header.rest.trim_ascii_start().len() + first >= 17;
     if first > 0 && (padded || header.event.is_empty()) {

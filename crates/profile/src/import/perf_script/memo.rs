@@ -1,7 +1,7 @@
-//! Frame lines seen before.
+//! A cache of frame lines.
 //!
-//! A line is remembered without its address and without the digits of its offset: `SYMBOL+0x` … ` (MODULE)\n`. Everything
-//! that is said of a frame follows from these, so two lines with the same parts are the same frame.
+//! A line is remembered without its address and the digits of its offset: `SYMBOL+0x` … ` (MODULE)\n`. These determine the frame,
+//! so two lines with the same parts are the same frame.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::bytes::{equal, hex_and_spaces};
 use super::frame::Split;
 use crate::model::hash;
 
-/// A frame line behind its address.
+/// A frame line after its address.
 #[derive(Clone, Copy)]
 pub(super) struct Line<'a> {
     /// The line and what follows it.
@@ -25,24 +25,24 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Parts of lines are compared by this many bytes.
+/// Parts of lines are compared in blocks of this many bytes.
 const BLOCK: usize = 32;
 
-/// A remembered line, in one line of the cache.
+/// A remembered line, in one cache line.
 #[repr(align(64))]
 struct KnownLine {
-    /// The first bytes of its head, padded: most need no more.
+    /// The first bytes of its head, padded; enough for most.
     head_block: [u8; BLOCK],
     head: u32,
-    /// Which of the tails.
+    /// Index of its tail.
     tail: u32,
-    /// The shortest such line, with its newline.
+    /// The minimal length of such a line, with its newline.
     least: u32,
-    /// How many digits more than one its offset may have. 0 if it has no offset.
+    /// How many digits beyond one its offset may have. 0 without an offset.
     spread: u32,
-    /// What the sink called it.
+    /// The sink's id for it.
     value: u32,
-    /// The line that came after this one last time.
+    /// The line that followed this one last time.
     next: u32,
     high: bool,
 }
@@ -53,7 +53,7 @@ impl KnownLine {
     }
 }
 
-/// ` (MODULE)\n`. There are few.
+/// ` (MODULE)\n`; there are few.
 struct Tail {
     /// The first bytes, padded.
     blocks: [[u8; BLOCK]; 2],
@@ -64,7 +64,7 @@ pub(super) struct Memo {
     seed: u64,
     slots: Vec<u64>,
     known: Vec<KnownLine>,
-    /// The heads of all known lines, one after the other, and where each ends.
+    /// The heads of all known lines, concatenated, and where each ends.
     heads: Vec<u8>,
     head_ends: Vec<usize>,
     tails: Vec<Tail>,
@@ -73,10 +73,10 @@ pub(super) struct Memo {
     near: Vec<u32>,
 }
 
-/// Regions of addresses told apart; a power of two. 64 KiB stay in the second-level cache.
+/// Number of address regions; a power of two. 64 KiB fit the second-level cache.
 const REGIONS: usize = 1 << 14;
 
-/// Before the first frame of a stack. A known line that equals no line.
+/// Before the first frame of a stack: a known line that matches nothing.
 pub(super) const START: u32 = 0;
 
 impl Memo {
@@ -116,13 +116,13 @@ impl Memo {
         self.known[before as usize].next = id;
     }
 
-    /// The line that came after `before` last time, if `line` is the same.
+    /// The line that followed `before` last time, if `line` is the same.
     #[inline(always)]
     pub fn guess(&self, before: u32, line: Line<'_>, high: bool) -> Option<u32> {
         self.matches(self.known[before as usize].next, line, high)
     }
 
-    /// The line that was last seen near the address, if `line` is the same.
+    /// The line last seen near the address, if `line` is the same.
     #[inline(always)]
     pub fn guess_at(&self, region: u64, line: Line<'_>, high: bool) -> Option<u32> {
         self.matches(self.near[slot_of(region)], line, high)
@@ -133,11 +133,11 @@ impl Memo {
         self.near[slot_of(region)] = id;
     }
 
-    /// `id` if that line is this one. Near the end of the text the answer is no: more than the line is looked at.
+    /// `id` if that line equals this one. Near the end of the text always `None`: more bytes than the line are read.
     #[inline(always)]
     fn matches(&self, id: u32, line: Line<'_>, high: bool) -> Option<u32> {
         let known = &self.known[id as usize];
-        // What the known parts leave over are the digits of the offset.
+        // What remains besides the known parts are the digits of the offset.
         let more = line.length.wrapping_sub(known.least as usize);
         if known.high != high || more > known.spread as usize {
             return None;
@@ -158,7 +158,7 @@ impl Memo {
         same.then_some(id)
     }
 
-    /// Whether these are all of the head and all of the tail of a known line.
+    /// Whether these are exactly the head and tail of a known line.
     fn is(&self, id: u32, head: &[u8], tail: &[u8]) -> bool {
         self.head(id) == head && self.tail_ids.get(tail) == Some(&self.known[id as usize].tail)
     }
@@ -183,7 +183,7 @@ impl Memo {
         hash::bytes(self.seed ^ u64::from(high) << 32 ^ u64::from(tail), head)
     }
 
-    /// Looks for `line`, which ends with its newline.
+    /// Looks up `line`, which ends with its newline.
     pub fn find(&self, line: &[u8], split: Split, high: bool) -> Option<u32> {
         let (head, tail) = (&line[..split.head], *self.tail_ids.get(&line[split.tail..])?);
         let hash = self.hash(head, tail, high);
@@ -205,7 +205,7 @@ impl Memo {
         }
     }
 
-    /// Remembers a line that [`Memo::find`] did not know. `None` if there are more lines than ids.
+    /// Adds a line that [`Memo::find`] did not find. `None` if the ids are used up.
     pub fn add(&mut self, line: &[u8], split: Split, high: bool, value: u32) -> Option<u32> {
         let id = u32::try_from(self.known.len()).ok()?;
         let (head, tail_text) = (&line[..split.head], &line[split.tail..]);
@@ -253,8 +253,8 @@ pub(super) fn block(text: &[u8]) -> [u8; BLOCK] {
     block
 }
 
-/// Whether `text` begins with the first `length` bytes of the block. The whole block is compared whatever the length, which
-/// costs less than to foretell the length.
+/// Whether `text` begins with the first `length` bytes of the block. Compares the whole block whatever the length, which costs less
+/// than a mispredicted branch.
 #[inline(always)]
 pub(super) fn starts_alike(text: &[u8], block: &[u8; BLOCK], length: usize) -> bool {
     let wanted = ((1u64 << length.min(BLOCK)) - 1) as u32;

@@ -1,6 +1,6 @@
 //! The text that `perf script` prints.
 //!
-//! One event is a line with the task and the time, its stack below it, leaf first, and an empty line:
+//! An event is a line with task and time, its stack below, leaf first, and an empty line:
 //!
 //! ```text
 //! kubelet  1234 [003] 24915.802750:    1001001 cpu-clock:ppp:
@@ -8,10 +8,10 @@
 //!                  8a4f756 runtime.mallocgc+0x1bc (/usr/bin/kubelet)
 //! ```
 //!
-//! Which fields a line has depends on `-F`; [`header`] knows the forms. The text is long and says the same things again and
-//! again, so [`scan`] remembers each frame line without its address and offset, and guesses that the line after it is the one
-//! that came after it last time: most lines cost one comparison. Only a line never seen before is taken apart ([`frame`]).
-//! Two users stand on it: [`fold`] keeps stacks and weights, [`samples`] passes every sample on.
+//! The fields of a line depend on `-F`; [`header`] knows the forms. The text is long and repetitive, so [`scan`] remembers each
+//! frame line without its address and offset, and guesses that the next line is the one that followed last time: most lines cost
+//! one comparison. Only a new line is parsed ([`frame`]). Two modules use it: [`fold`] keeps stacks and weights, [`samples`]
+//! passes every sample on.
 
 mod bytes;
 pub mod fold;
@@ -33,10 +33,10 @@ use std::os::unix::fs::FileExt;
 
 use super::Outline;
 
-/// How much of either end of a file is looked at for its first and last time.
+/// How much of either end of a file is searched for its first and last time.
 const END: u64 = 256 << 10;
 
-/// The outline of a file that is not compressed, by its two ends: right if its events are in order.
+/// The outline of an uncompressed file, from its two ends: correct if its events are sorted.
 pub fn outline(file: &File) -> io::Result<Option<Outline>> {
     let length = file.metadata()?.len();
     let mut cores = BTreeSet::new();

@@ -1,16 +1,16 @@
-//! Feeds a scanner from a reader, whole lines at a time, in a buffer that does not grow with the file.
+//! Feeds a scanner from a reader, whole lines at a time, with a fixed-size buffer.
 
 use std::io::{self, Read};
 
 use super::scan::{Scanner, Sink};
 use crate::import::OddityKind;
 
-/// Small enough to stay in a core's second-level cache, large enough that system calls do not count.
+/// Small enough for the second-level cache, large enough that system calls do not matter.
 const BUFFER: usize = 128 << 10;
-/// C++ names reach tens of kilobytes. Beyond this it is no line.
+/// C++ names reach tens of kilobytes. Longer lines are skipped.
 const MAX_LINE: usize = 1 << 20;
 
-/// Takes out every carriage return. Returns how much is left.
+/// Removes every carriage return. Returns the new length.
 fn without_returns(text: &mut [u8]) -> usize {
     let mut kept = 0;
     for at in 0..text.len() {
@@ -44,14 +44,14 @@ pub fn feed<S: Sink>(mut from: impl Read, scanner: &mut Scanner<S>) -> io::Resul
             Ok(n) => n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
-                // What came before the error is kept; the caller decides whether it can be used.
+                // Keeps what came before the error; the caller decides whether to use it.
                 scanner.report.truncated = true;
                 scanner.finish(&[]);
                 return Err(error);
             }
         };
         scanner.report.bytes += n as u64;
-        // A text that went through Windows: the first line tells, and then no name has the character that goes.
+        // CRLF text: the first line tells, and then names do not contain carriage returns.
         if scanner.report.bytes == n as u64 {
             let line = memchr::memchr(b'\n', &buffer[..n]);
             crlf = line.is_some_and(|end| end > 0 && buffer[end - 1] == b'\r');

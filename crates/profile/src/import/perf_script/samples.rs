@@ -7,16 +7,16 @@ use super::header::Header;
 use super::read::feed;
 use super::scan::{Scanner, Sink};
 use crate::import::gz::Unpacked;
-use crate::import::{ImportError, Report, Stacks, Take};
+use crate::import::{ReadResult, Stacks, Take};
 use crate::model::{Dictionary, EventId, Frame, Sample, StackId, Task, TaskId, label};
 
 /// Reads a stream, compressed or not.
-pub fn read(from: impl Read, take: &mut Take<'_>) -> Result<(Dictionary, Report), ImportError> {
+pub fn read(from: impl Read, take: &mut Take<'_>) -> ReadResult {
     read_with(from, Stacks::All, take)
 }
 
-/// Reads a stream and only those stacks that are wanted. What is odd about the lines of other stacks is not reported.
-pub fn read_with(from: impl Read, stacks: Stacks, take: &mut Take<'_>) -> Result<(Dictionary, Report), ImportError> {
+/// Reads a stream with only the wanted stacks. Oddities in the lines of other stacks are not reported.
+pub fn read_with(from: impl Read, stacks: Stacks, take: &mut Take<'_>) -> ReadResult {
     let mut from = Unpacked::new(from)?;
     let nothing =
         Sample { time: None, core: None, task: TaskId(0), event: EventId(0), period: 1, stack: StackId::EMPTY };
@@ -41,7 +41,7 @@ struct Passer<'s, 't> {
     take: &'s mut Take<'t>,
     stopped: bool,
     stacks: Stacks,
-    /// For each task whether it is a core's idle task.
+    /// For each task, whether it is an idle task.
     idle: Vec<bool>,
 }
 

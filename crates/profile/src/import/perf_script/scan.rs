@@ -5,67 +5,67 @@ use super::frame::{self, FrameText};
 use super::header::{self, Header};
 use super::memo::{Line, Memo, START};
 use super::shape::{RecentTasks, Shape};
-use crate::import::{OddityKind, Report};
+use crate::import::{ImportReport, OddityKind};
 use crate::model::ByteTable;
 
-/// Who takes the samples of a text.
+/// Receives the samples of a text.
 pub trait Sink {
-    /// A frame not seen before. Returns a name for it, which [`Sink::end`] will be given.
+    /// A new frame. Returns an id for it, which is passed to [`Sink::end`].
     fn frame(&mut self, frame: FrameText<'_>) -> u32;
-    /// A task not seen before (command, pid and tid of the header). Returns a name for it, which [`Sink::begin`] will be given.
+    /// A new task (command, pid and tid of the header). Returns an id for it, which is passed to [`Sink::begin`].
     fn task(&mut self, header: &Header<'_>) -> u32;
-    /// An event begins of a kind other than the one before. Returns a name for it, which [`Sink::begin`] will be given.
+    /// The event name differs from the previous one. Returns an id for it, which is passed to [`Sink::begin`].
     fn event(&mut self, name: &[u8]) -> u32;
-    /// An event begins. What the header says of task and event may be missing; their names stand for them. Returns whether its
-    /// stack is wanted: if not, the lines of its frames are not looked at.
+    /// A sample begins. The header may lack task and event; their ids stand for them. Returns whether the stack is wanted: if not, its
+    /// frame lines are skipped.
     fn begin(&mut self, task: u32, event: u32, header: &Header<'_>) -> bool;
-    /// Its stack is complete: the names of its frames, leaf first.
+    /// The stack is complete: the ids of its frames, leaf first.
     fn end(&mut self, leaf_first: &[u32]);
     /// A line that begins with `#`, before the first event.
     fn comment(&mut self, _line: &[u8]) {}
-    /// Nothing more is wanted.
+    /// The sink wants no more.
     fn stopped(&self) -> bool {
         false
     }
 }
 
-/// More frames than this are no stack (the kernel's own limit, kernel.perf_event_max_stack, is set by people below 10,000).
+/// More frames than this are not a stack (the kernel's limit, kernel.perf_event_max_stack, is set below 10,000 in practice).
 const MAX_FRAMES: usize = 1 << 16;
-/// `perf script -F comm` pads to 16 and adds a space; longer lines are no lone command.
+/// `perf script -F comm` pads to 16 and adds a space; longer lines are not a lone command.
 const MAX_LONE_COMM: usize = 17;
 
 pub struct Scanner<S> {
     pub sink: S,
-    pub report: Report,
+    pub report: ImportReport,
     memo: Memo,
     stack: Vec<u32>,
-    /// Whether the stack at hand is wanted.
+    /// Whether the current stack is wanted.
     wanted: bool,
-    /// The known line before this one in the stack.
+    /// The previous known line of the stack.
     before: u32,
     state: State,
-    /// Some sample has frames below its line.
+    /// At least one sample has frames below its header.
     has_stacks: bool,
     /// A line that is a command if a frame follows.
     lone_comm: Vec<u8>,
     last_event: Vec<u8>,
     event_name: Option<u32>,
-    /// `COMM TID ` of the usual headers, and what the sink calls them.
+    /// `COMM TID ` of usual headers, and the sink's ids.
     tasks: ByteTable,
     task_names: Vec<u32>,
     recent_tasks: RecentTasks,
     /// The form of the last usual header.
     shape: Option<Shape>,
-    /// Where the lines at hand end.
+    /// The ends of the current lines.
     ends: Vec<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Between,
-    /// After an event's line.
+    /// After a header line.
     Event,
-    /// After a frame's line. Only an empty line says that the stack is complete.
+    /// After a frame line. Only an empty line completes the stack.
     Stack,
 }
 
@@ -73,7 +73,7 @@ impl<S: Sink> Scanner<S> {
     pub fn new(sink: S) -> Scanner<S> {
         Scanner {
             sink,
-            report: Report::default(),
+            report: ImportReport::default(),
             memo: Memo::new(),
             stack: Vec::with_capacity(128),
             wanted: true,
@@ -109,18 +109,18 @@ impl<S: Sink> Scanner<S> {
         self.ends = ends;
     }
 
-    /// Says that there is no more text. `partial` is a last line without a newline.
+    /// Ends the text. `partial` is a last line without a newline.
     pub fn finish(&mut self, partial: &[u8]) {
         if !partial.is_empty() {
             self.report.truncated = true;
-            // A line that was cut may still look like one; only a frame says where it ends.
+            // A cut line may still look valid; only a frame marks its end.
             if partial[0] == b'\t' && partial.ends_with(b")") {
                 let mut line = partial.to_vec();
                 line.push(b'\n');
                 self.lines(&line);
             }
         }
-        // Where stacks are printed, each sample ends with an empty line, also one that has none.
+        // If stacks are printed, every sample ends with an empty line, even one without a stack.
         self.report.truncated |= match self.state {
             State::Stack => true,
             State::Event => self.stack.is_empty() && self.has_stacks,
@@ -130,7 +130,7 @@ impl<S: Sink> Scanner<S> {
         self.flush_lone_comm();
     }
 
-    /// A line at the start of `text` that begins with a tab; `length` without its newline.
+    /// A line at the start of `text` that begins with a tab; `length` excludes its newline.
     #[inline(always)]
     fn frame_line(&mut self, text: &[u8], length: usize) {
         if self.state != State::Stack {
@@ -192,7 +192,7 @@ impl<S: Sink> Scanner<S> {
 
     #[cold]
     fn too_deep(&mut self) {
-        self.report.odd(OddityKind::UnparsedFrame, self.report.lines, b"a frame of a stack that is too deep");
+        self.report.odd(OddityKind::UnparsedFrame, self.report.lines, b"frame of a stack that is too deep");
     }
 
     #[inline(always)]
@@ -230,10 +230,10 @@ impl<S: Sink> Scanner<S> {
         }
     }
 
-    /// A line at the start of `text`, `length` without its newline.
+    /// A line at the start of `text`; `length` excludes its newline.
     #[inline(always)]
     fn other_line(&mut self, text: &[u8], length: usize) {
-        // The form and the task of a line before: this is all that is looked at of most.
+        // Fast path for most lines: the form and the task of an earlier line.
         if let Some(shape) = &self.shape
             && let Some((task, header)) = shape.read(text, length)
             && let Some(task) = self.recent_tasks.get(text, task)
@@ -250,7 +250,7 @@ impl<S: Sink> Scanner<S> {
             self.sink.comment(line);
             return;
         }
-        // The usual form, of a task seen before.
+        // The usual form with a known task.
         if let Some((task, rest)) = header::task_and_rest(line)
             && let Some(id) = self.tasks.find(task)
             && let Some(header) = header::usual_rest(rest, &self.last_event)
@@ -282,7 +282,7 @@ impl<S: Sink> Scanner<S> {
         self.event_name = Some(self.sink.event(name));
     }
 
-    /// The name of the header's task.
+    /// The id of the header's task.
     #[cold]
     fn task(&mut self, line: &[u8], header: &Header<'_>) -> u32 {
         let usual = header::task_and_rest(line).map(|(task, _)| task).filter(|task| {
@@ -294,7 +294,7 @@ impl<S: Sink> Scanner<S> {
             self.task_names.push(name);
             return name;
         }
-        // Other forms are rare: the sink knows the task already if it was there before.
+        // Other forms are rare: the sink finds a known task itself.
         self.sink.task(header)
     }
 
@@ -373,16 +373,16 @@ impl<S: Sink> Scanner<S> {
 /// The tab, sixteen columns of address, a space.
 const ALIGNED: usize = 18;
 
-/// What the address of a line foretells.
+/// What a line's address predicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Address {
     /// It is the kernel's.
     high: bool,
-    /// The address without its last two digits, hashed: addresses near each other are most often in the same function.
+    /// Hash of the address without its last two digits: nearby addresses are mostly in the same function.
     region: u64,
 }
 
-/// The address, if the line begins with one printed sixteen wide, as all of perf's versions do.
+/// The address, if the line begins with one printed sixteen wide, as all versions of perf do.
 #[inline(always)]
 fn aligned_address(text: &[u8]) -> Option<Address> {
     let bytes: &[u8; ALIGNED] = text.first_chunk()?;
@@ -393,7 +393,7 @@ fn aligned_address(text: &[u8]) -> Option<Address> {
     let (first, second) = columns.split_at(8);
     let word = |half: &[u8]| half.try_into().map(u64::from_le_bytes).ok();
     let near = word(first)?.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (word(second)? << 16);
-    // Code nobody knows lies anywhere; its line is always the same.
+    // Unknown code may be anywhere; its line is always the same.
     let unknown = text.get(28..36) == Some(b"([unknow");
     let region = if unknown { 0 } else { near.wrapping_mul(0xbf58_476d_1ce4_e5b9) };
     (address && bytes[17] == b' ').then_some(Address { high: bytes[1] >= b'8', region })

@@ -1,7 +1,7 @@
 //! The form of the usual header lines: `COMM TID [CORE] TIME: PERIOD EVENT: `.
 //!
-//! From one event to the next only the task and some digits change. So the last header's part behind the task is kept with
-//! the places of its numbers; a line that has digits there and else the same bytes says what [`super::header`] would read.
+//! From one event to the next only the task and some digits change. So the part of the last header after the task is kept with the
+//! positions of its numbers; a line with digits there and otherwise the same bytes reads as [`super::header`] would read it.
 
 use super::bytes::{digits_and_spaces, equal};
 use super::header::Header;
@@ -36,7 +36,7 @@ impl Field {
 
 const POWERS: [u64; 10] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 
-/// The number that eight digits in memory order make. A space or a zero byte counts as the digit 0.
+/// The number formed by eight digits in memory order. A space or zero byte counts as 0.
 #[inline(always)]
 fn eight_digits(text: u64) -> u64 {
     let digits = text & 0x0f0f_0f0f_0f0f_0f0f;
@@ -53,16 +53,16 @@ pub(super) struct Shape {
     core: Field,
     seconds: Field,
     fraction: Field,
-    /// With the spaces before it but one.
+    /// Includes all but one of the spaces before it.
     period: Field,
     event: Field,
-    /// What need not be equal: digits of core and time, digits or spaces of the period, and what lies behind the line.
+    /// Bytes that may differ: digits of core and time, digits or spaces of the period, and what follows the line.
     digits: u64,
     behind: u64,
 }
 
 impl Shape {
-    /// The form of a header whose part behind the task is `rest`. `None` if it is not the usual one.
+    /// The form of a header whose part after the task is `rest`. `None` if it is not the usual one.
     pub fn of(rest: &[u8], header: &Header<'_>) -> Option<Shape> {
         if rest.len() > LONGEST || header.rest.len() >= 8 || header.period.is_none() {
             return None;
@@ -93,8 +93,8 @@ impl Shape {
         Some(Shape { text, length: rest.len(), core, seconds, fraction, period, event, digits, behind })
     }
 
-    /// The length of the task's text and all else of the header at the start of `text`, whose line has this `length`. `None` if
-    /// it has another form, or if the text ends too soon behind it.
+    /// The length of the task's text, and the rest of the header at the start of `text`, whose line has this `length`. `None` if it
+    /// has another form, or if the text ends too soon after it.
     #[inline(always)]
     pub fn read<'a>(&self, text: &'a [u8], length: usize) -> Option<(usize, Header<'a>)> {
         let task = length.checked_sub(self.length)?;
@@ -133,7 +133,7 @@ impl Shape {
     }
 }
 
-/// Tasks of late: `COMM TID ` and the sink's name for it.
+/// Recent tasks: `COMM TID ` and the sink's id.
 pub(super) struct RecentTasks {
     entries: Vec<Recent>,
 }
@@ -152,7 +152,7 @@ impl RecentTasks {
         RecentTasks { entries: vec![Recent { text: [0; 32], length: 0, name: 0 }; RECENT] }
     }
 
-    /// The thread's id and the spaces around it choose the place.
+    /// The slot, from the thread id and the spaces around it.
     #[inline(always)]
     fn place(task: &[u8]) -> Option<usize> {
         let word = u64::from_le_bytes(*task.last_chunk()?);
@@ -187,9 +187,9 @@ mod tests {
             prop_assert_eq!(eight_digits(u64::from_le_bytes(*format!("{n:8}").as_bytes().first_chunk().expect("8"))), n);
         }
 
-        /// A form learnt from one header reads another as the grammar does, or not at all.
+        /// A form learned from one header reads another as the grammar does, or not at all.
         #[test]
-        fn a_form_says_what_the_grammar_says(
+        fn a_form_agrees_with_the_grammar(
             core in 0u32..300, seconds in 0u64..1_000_000, fraction in 0u32..1_000_000, period in 0u64..20_000_000_000,
             other_core in 0u32..300, other_seconds in 0u64..1_000_000, other_fraction in 0u32..1_000_000,
             other_period in 0u64..20_000_000_000, event in "[a-z0-9-]{1,9}(:[a-z]{1,3})?", damage in any::<Option<(u8, u8)>>(),

@@ -7,7 +7,7 @@ use super::{fold, samples};
 use crate::export;
 use crate::import::{OddityKind, Stacks};
 use crate::model::Profile;
-use crate::views::{Kind, Kinds};
+use crate::views::{Kinds, SampleKind};
 
 /// Every form at once, as perf prints it.
 const TEXT: &str = "\
@@ -66,15 +66,15 @@ fn sorted(text: &[u8]) -> Vec<&str> {
     lines
 }
 
-fn folded(text: &[u8]) -> (Vec<u8>, crate::import::Report) {
-    let (folded, report) = fold::read(text, &fold::Options::default()).expect("memory");
+fn folded(text: &[u8]) -> (Vec<u8>, crate::import::ImportReport) {
+    let (folded, report) = fold::read(text, &fold::FoldOptions::default()).expect("memory");
     let mut out = Vec::new();
     folded.write(&mut out).expect("memory");
     (out, report)
 }
 
 #[test]
-fn every_form_is_folded_and_what_is_none_is_reported() {
+fn every_form_is_folded_and_the_rest_is_reported() {
     let (out, report) = folded(TEXT.as_bytes());
     assert_eq!(sorted(&out), sorted(FOLDED.as_bytes()));
     assert_eq!(report.samples, 8);
@@ -146,7 +146,7 @@ fn a_line_without_an_end_is_skipped_and_the_rest_is_read() {
     assert_eq!((report.oddities[0].count, report.oddities[0].first.as_slice(), report.lines), (1, &[4][..], 7));
 }
 
-/// Text as perf would print it, with names that come back.
+/// Text as perf would print it, with repeated names.
 fn events() -> impl Strategy<Value = String> {
     let frame = ("[a-f]{1,3}", 0u64..1 << 48, 0u32..5000, prop_oneof![Just("/bin/x"), Just("/opt/y z (deleted)")]);
     let frame = frame
@@ -172,19 +172,19 @@ proptest! {
         let (profile, second) = Profile::collect(|take| samples::read(text.as_bytes(), take)).expect("memory");
         let mut other = Vec::new();
         export::folded::write(&profile.names, &profile.sums(), &mut other).expect("memory");
-        // Samples with the weight 0 count too.
+        // Samples with weight 0 count too.
         prop_assert_eq!(sorted(&out), sorted(&other));
         prop_assert_eq!(report.samples, profile.samples.len() as u64);
         prop_assert_eq!(report.oddities, second.oddities);
     }
 
-    /// Remembering lines must not change what they say: a text read at once and its events read each on its own give the same.
+    /// The cache must not change results: a text read at once and its events read one by one give the same.
     #[test]
-    fn memory_of_lines_changes_nothing(text in events()) {
-        let whole = fold::read(text.as_bytes(), &fold::Options::default()).expect("memory").0;
+    fn the_line_cache_changes_nothing(text in events()) {
+        let whole = fold::read(text.as_bytes(), &fold::FoldOptions::default()).expect("memory").0;
         let mut single = crate::model::FoldedStacks::default();
         for event in text.split_inclusive("\n\n") {
-            single.append(&fold::read(event.as_bytes(), &fold::Options::default()).expect("memory").0);
+            single.append(&fold::read(event.as_bytes(), &fold::FoldOptions::default()).expect("memory").0);
         }
         let (mut a, mut b) = (Vec::new(), Vec::new());
         whole.write(&mut a).expect("memory");
@@ -204,7 +204,7 @@ proptest! {
     }
 }
 
-/// Lines of every sort in any order: idle and other tasks, several events, lone commands, missing empty lines, CRLF, nonsense.
+/// All kinds of lines in any order: idle and other tasks, several events, lone commands, missing empty lines, CRLF, garbage.
 fn mixed_lines() -> impl Strategy<Value = String> {
     let task = prop_oneof![
         Just("swapper 0".to_owned()),
@@ -239,7 +239,7 @@ fn mixed_lines() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// What a heatmap counts is the same whether or not the stacks of busy tasks are read.
+    /// A heatmap counts the same whether or not the stacks of busy tasks are read.
     #[test]
     fn samples_without_the_stacks_of_busy_tasks_are_the_same(text in mixed_lines(), packed in any::<bool>()) {
         let mut bytes = text.into_bytes();
@@ -252,7 +252,7 @@ proptest! {
             let mut kinds = Kinds::default();
             let mut seen = Vec::new();
             let (names, report) = samples::read_with(&bytes[..], stacks, &mut |names, sample| {
-                let idle = kinds.kind(names, &sample) == Kind::Idle;
+                let idle = kinds.kind(names, &sample) == SampleKind::Idle;
                 let event = names.events[usize::from(sample.event.0)].name.clone();
                 let task = names.task(sample.task);
                 let comm = names.strings.get(task.comm).to_owned();
@@ -281,7 +281,7 @@ fn parts_read_by_several_threads_give_the_same() {
     let mut file = tempfile::tempfile().expect("a file");
     file.write_all(text.as_bytes()).expect("room");
     let run = |threads| {
-        let (folded, report) = fold::file(&file, &fold::Options { threads, suffixes: true }).expect("a file");
+        let (folded, report) = fold::file(&file, &fold::FoldOptions { threads, suffixes: true }).expect("a file");
         let mut out = Vec::new();
         folded.write(&mut out).expect("memory");
         (String::from_utf8(out).expect("text"), report)

@@ -1,10 +1,10 @@
-//! Symbols packed into a stripped file (`.gnu_debugdata`, "MiniDebugInfo", as Fedora and its kin have it).
+//! Symbols packed into a stripped file (`.gnu_debugdata`, "MiniDebugInfo", as on Fedora).
 
 use std::io::{self, Write};
 
 use super::image::Image;
 
-/// Packed symbols are some megabytes at most.
+/// Packed symbols are a few megabytes at most.
 const MAX_UNPACKED: u64 = 64 << 20;
 
 pub(super) fn unpack(packed: &[u8], most: u64) -> Option<Image> {

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-/// No name is longer: a few bytes of a mangled one can stand for any length.
+/// Longer names are cut: a few mangled bytes can expand to any length.
 const MAX_NAME: usize = 16 << 10;
 
-/// The name in the program's language. Others than C++ and Rust, Go too, are written plainly.
+/// The name in the program's language. Only C++ and Rust mangle names; Go, for one, does not.
 pub(super) fn demangle(name: &[u8]) -> String {
     let plain = || String::from_utf8_lossy(name).into_owned();
     let Ok(text) = std::str::from_utf8(name) else { return plain() };
@@ -19,7 +19,7 @@ fn rust(text: &str) -> Option<String> {
     let rust = rustc_demangle::try_demangle(text).ok()?;
     let mut out = Bounded(String::new());
     write!(out, "{rust:#}").ok()?;
-    // What the compiler added for a part of the function (`.warm`, `.llvm.1234`).
+    // Suffixes the compiler adds to a part of a function (`.warm`, `.llvm.1234`).
     if text.starts_with("_R")
         && let Some((_, added)) = text.split_once('.')
         && let Some(whole) = out.0.strip_suffix(added)
@@ -51,8 +51,8 @@ fn cpp(text: &str) -> Option<String> {
     Some(name)
 }
 
-/// A name of plain words: `_ZN4llvm5Value7setNameERKNS_5TwineE` is `llvm::Value::setName`. Most are, and their parameters, which are
-/// not shown, are the dearest to take apart. `None` if it has anything else (templates, operators, lambdas).
+/// A fast path for plain names: `_ZN4llvm5Value7setNameERKNS_5TwineE` is `llvm::Value::setName`. Most are plain, and demangling
+/// their parameters, which are not shown, costs most. `None` for anything else (templates, operators, lambdas).
 fn words(text: &str) -> Option<String> {
     let rest = text.strip_prefix("_Z")?;
     let Some(mut rest) = rest.strip_prefix('N') else {
@@ -88,7 +88,7 @@ fn words(text: &str) -> Option<String> {
 
 /// `3foobar` is the word `foo`, and `bar` follows.
 fn word(text: &str) -> Option<(&str, &str)> {
-    // What is only of this file.
+    // An internal-linkage marker.
     let text = text.strip_prefix('L').unwrap_or(text);
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (length, rest) = text.split_at(digits);
@@ -98,12 +98,12 @@ fn word(text: &str) -> Option<(&str, &str)> {
     Some((if is_anonymous { "(anonymous namespace)" } else { word }, rest))
 }
 
-/// Parameters and what compilers add behind them.
+/// Parameters and compiler suffixes.
 fn is_plain(rest: &str) -> bool {
     rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'$'))
 }
 
-/// cpp_demangle has its own words for some things; perf's are those of the GNU tools.
+/// cpp_demangle prints some names its own way; perf prints them as the GNU tools do.
 fn in_perfs_words(mut name: String) -> String {
     if let Some(thunk) = thunk(&name) {
         name = thunk;
@@ -137,7 +137,7 @@ fn in_perfs_words(mut name: String) -> String {
     name
 }
 
-/// Classes that have short names, which the GNU tools write out where they are made or destroyed.
+/// Classes with abbreviations, which the GNU tools write out in constructors and destructors.
 const STREAMS: [(&str, &str, &str); 4] = [
     ("ostream", "basic_ostream", "char, std::char_traits<char>"),
     ("istream", "basic_istream", "char, std::char_traits<char>"),
@@ -145,7 +145,7 @@ const STREAMS: [(&str, &str, &str); 4] = [
     ("string", "basic_string", "char, std::char_traits<char>, std::allocator<char>"),
 ];
 
-/// `{virtual override thunk({virtual offset(0, -24)}, TARGET)}`; one with two offsets changes what is returned, too.
+/// `{virtual override thunk({virtual offset(0, -24)}, TARGET)}`; with two offsets it also adjusts the return value.
 fn thunk(name: &str) -> Option<String> {
     let mut target = name.strip_prefix("{virtual override thunk(")?.strip_suffix(")}")?;
     let is_virtual = target.starts_with("{virtual");
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// What cpp_demangle makes of it, without the short way.
+    /// What cpp_demangle makes of it, without the fast path.
     fn taken_apart(text: &str) -> Option<String> {
         let symbol = cpp_demangle::Symbol::new(text).ok()?;
         let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
@@ -228,7 +228,7 @@ mod tests {
         }
 
         #[test]
-        fn the_short_way_leads_to_the_same(
+        fn the_fast_path_gives_the_same(
             words_ in proptest::collection::vec("[a-zA-Z_][a-zA-Z0-9_]{0,7}|_GLOBAL__N_1", 1..5),
             start in "(N|NK|NSt|NKSt|L|)",
             end in "(C1|C2|D0|D2|)",

@@ -1,4 +1,4 @@
-//! The parts of an ELF file of 64 bits and of this machine's byte order.
+//! The parts of a 64-bit ELF file in this machine's byte order.
 
 use std::fs::{File, Metadata};
 use std::num::NonZeroU64;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise};
 
-/// The file, or its content where it has none: the vdso, unpacked symbols.
+/// A file, or bytes in memory if there is none: the vdso, unpacked symbols.
 pub(crate) enum Image {
     File {
         file: File,
         length: u64,
         path: PathBuf,
     },
-    /// Opened again for each look: an open file would keep a container's file system from going.
+    /// Reopened for each lookup: an open file would keep a container's file system from being unmounted.
     Closed {
         path: PathBuf,
         same: Same,
@@ -23,7 +23,7 @@ pub(crate) enum Image {
     Memory(Vec<u8>),
 }
 
-/// By what a file is known again: device, inode, length, and when it was changed.
+/// Identifies a file: device, inode, length, modification time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Same(u64, u64, u64, i64);
 
@@ -33,7 +33,7 @@ impl Same {
     }
 }
 
-/// A part of a file that is loaded: offset, size, address.
+/// A loaded part of a file: offset, size, address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub offset: u64,
@@ -54,7 +54,7 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// Zeros that are not in the file.
+    /// Zeros that are not stored in the file.
     pub const NOBITS: u32 = 8;
 
     pub fn covers(&self, address: u64) -> bool {
@@ -64,9 +64,9 @@ impl Section {
 
 const HEADER: usize = 64;
 const PAGE: u64 = 4096;
-/// What the kernel reads beyond what was asked for.
+/// The kernel's read-ahead.
 const READ_AHEAD: u64 = 128 << 10;
-/// No header table or string table of section names is larger.
+/// Limit for header tables and the string table of section names.
 const MAX_TABLE: u64 = 16 << 20;
 
 fn uncache(file: &File, ranges: impl Iterator<Item = Range<u64>>) {
@@ -106,8 +106,8 @@ impl Image {
         Some(Image::File { file: File::open(path).ok()?, length, path: path.to_owned() })
     }
 
-    /// The same without an open file, and without what reading `ranges` left in the page cache: that would be charged to us, and
-    /// keep our memory cgroup when we are gone.
+    /// Closes the file and drops `ranges` from the page cache: the pages would be charged to us and keep our memory cgroup alive
+    /// after we exit.
     pub fn close(self, ranges: impl Iterator<Item = Range<u64>>) -> Option<Image> {
         match self {
             Image::File { file, path, .. } => {
@@ -119,7 +119,7 @@ impl Image {
         }
     }
 
-    /// Lets go of what reading `ranges` of a closed file left in the page cache.
+    /// Drops `ranges` of a closed file from the page cache.
     pub fn uncache(&self, ranges: impl Iterator<Item = Range<u64>>) {
         if let Image::Closed { path, .. } = self
             && std::fs::metadata(path).is_ok_and(|about| about.is_file())
@@ -129,7 +129,7 @@ impl Image {
         }
     }
 
-    /// What it takes of memory.
+    /// Memory used.
     pub fn held_bytes(&self) -> usize {
         if let Image::Memory(bytes) = self { bytes.len() } else { 0 }
     }
@@ -142,7 +142,7 @@ impl Image {
         }
     }
 
-    /// Fills as much of `buffer` as there is.
+    /// Fills `buffer` as far as the file goes.
     pub fn read_at(&self, buffer: &mut [u8], at: u64) -> usize {
         match self {
             Image::File { file, .. } => read_whole(file, buffer, at),
@@ -163,7 +163,7 @@ impl Image {
         }
     }
 
-    /// `size` bytes at `at`, if they are there and no more than `limit`.
+    /// `size` bytes at `at`, if they exist and are no more than `limit`.
     pub fn bytes(&self, at: u64, size: u64, limit: u64) -> Option<Vec<u8>> {
         if size > limit || at.checked_add(size)? > self.length() {
             return None;
@@ -200,7 +200,7 @@ impl Image {
         u16_at(&self.header()?, 18)
     }
 
-    /// What is loaded where.
+    /// The loaded segments.
     pub(super) fn segments(&self) -> Option<Vec<Segment>> {
         const LOAD: u32 = 1;
         self.program_headers(|kind, segment| (kind == LOAD).then_some(segment))
@@ -228,7 +228,7 @@ impl Image {
             return Some(Vec::new());
         }
         if count == 0 || names == 0xffff {
-            // More than fit into the header: the first section says how many.
+            // Too many for the header field: the first section has the number.
             let first = self.bytes(at, 64, 64)?;
             (count, names) = (u64_at(&first, 32)?, u32_at(&first, 40)?);
         }
@@ -258,7 +258,7 @@ impl Image {
         Some(sections)
     }
 
-    /// The build id, from the notes that are loaded.
+    /// The build id, from the loaded notes.
     pub fn build_id(&self) -> Option<Vec<u8>> {
         const NOTE: u32 = 4;
         let notes = self.program_headers(|kind, segment| (kind == NOTE).then_some(segment))?;

@@ -1,15 +1,15 @@
-//! Which file on this machine is the one that ran.
+//! Finds the file on this machine that ran.
 
 use std::path::{Path, PathBuf};
 
 use super::image::Image;
 
-/// A file as a recording names it.
+/// A file as a recording describes it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::symbols) struct Wanted<'a> {
+pub(in crate::symbols) struct FileId<'a> {
     pub path: &'a str,
     pub build_id: Option<&'a [u8]>,
-    /// The file's number in its file system, where recorded.
+    /// The inode number, if recorded.
     pub inode: Option<u64>,
     /// A process that had it mapped.
     pub pid: u32,
@@ -18,13 +18,13 @@ pub(in crate::symbols) struct Wanted<'a> {
 pub(super) struct LocatedFile {
     /// The file that was mapped.
     pub mapped: Image,
-    /// The distribution's file with its debug symbols.
+    /// The distribution's debug symbols for it.
     pub debug: Option<Image>,
 }
 
-/// The file itself if its build id is the recorded one; else perf's copy of it (`~/.debug`); else the file as the process sees it,
-/// for processes in containers. What has another build id names nothing.
-pub(super) fn locate(root: &Path, wanted: &Wanted<'_>, problem: &mut dyn FnMut(String)) -> Result<LocatedFile, String> {
+/// The file itself if it has the recorded build id; else perf's copy (`~/.debug`); else the file as the process sees it, for
+/// processes in containers. A file with another build id is not used.
+pub(super) fn locate(root: &Path, wanted: &FileId<'_>, problem: &mut dyn FnMut(String)) -> Result<LocatedFile, String> {
     let path = wanted.path;
     let below = |path: &str| root.join(path.trim_start_matches('/'));
     let in_its_namespace = || Image::open(&below(&format!("proc/{}/root{path}", wanted.pid)));
@@ -34,7 +34,7 @@ pub(super) fn locate(root: &Path, wanted: &Wanted<'_>, problem: &mut dyn FnMut(S
             Some(image) => {
                 if wanted.inode.is_some_and(|inode| inode_of(&below(path)).is_some_and(|now| now != inode)) {
                     problem(format!(
-                        "{path}: may not be the file that ran: it has another inode, and no build id was recorded"
+                        "{path}: may not be the file that ran: its inode differs, and no build id was recorded"
                     ));
                 }
                 image
@@ -53,9 +53,9 @@ pub(super) fn locate(root: &Path, wanted: &Wanted<'_>, problem: &mut dyn FnMut(S
     match mapped {
         Some(mapped) => Ok(LocatedFile { mapped, debug: debug_file(root, id) }),
         None if existed => {
-            Err(format!("{path}: is not the file that ran (that had build id {}); its functions stay unnamed", hex(id)))
+            Err(format!("{path}: not the file that ran (which had build id {}); its functions stay unnamed", hex(id)))
         }
-        None => Err(format!("{path}: no such file, nor one with build id {}; its functions stay unnamed", hex(id))),
+        None => Err(format!("{path}: no such file, and no copy with build id {}; its functions stay unnamed", hex(id))),
     }
 }
 
@@ -71,7 +71,7 @@ fn debug_file(root: &Path, id: &[u8]) -> Option<Image> {
     Image::open(&usual).or_else(|| Image::open(&cached(root, id).join("debug")))
 }
 
-/// Where `perf record` and `perf buildid-cache` keep copies of the file with this build id.
+/// Where `perf record` and `perf buildid-cache` keep the file with this build id.
 pub(in crate::symbols) fn cached(root: &Path, id: &[u8]) -> PathBuf {
     let hex = hex(id);
     let (first, rest) = hex.split_at_checked(2).unwrap_or((&hex, ""));

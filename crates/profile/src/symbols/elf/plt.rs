@@ -1,7 +1,7 @@
-//! Stubs through which a program calls other libraries: `malloc@plt`.
+//! Stubs through which a program calls into libraries: `malloc@plt`.
 //!
-//! A stub has no symbol. It jumps through a slot, and a relocation says whose address the slot gets. perf counts stubs and
-//! relocations instead (tools/perf/util/symbol-elf.c, `dso__synthesize_plt_symbols`) and arrives at the same names.
+//! A stub has no symbol. It jumps through a slot, and a relocation names the function whose address goes there. perf counts stubs
+//! and relocations instead (tools/perf/util/symbol-elf.c, `dso__synthesize_plt_symbols`) and gets the same names.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,25 +16,25 @@ pub(super) struct Plt {
     /// The dynamic symbols and their strings; a static program has none.
     dynamic: Option<(Section, Section)>,
     machine: u16,
-    /// What fills each slot, and what the entries of `.rela.plt` fill, in order; read when first needed.
+    /// The target of each slot, and the targets of `.rela.plt` in order; read when first needed.
     slots: Option<(HashMap<u64, Target>, Vec<Target>)>,
 }
 
 /// Where a stub jumps to.
 #[derive(Clone, Copy)]
 enum Target {
-    /// A symbol, by its place in the dynamic table.
+    /// A symbol, by its index in the dynamic table.
     Symbol(u32),
-    /// A variant of a function of the same file. The function at this address chooses it, and has its name.
+    /// An IFUNC of the same file: the resolver at this address chooses the variant and has its name.
     ChosenBy(u64),
 }
 
-/// What a stub is called.
+/// The name of a stub.
 pub(super) enum StubName {
     Symbol(Vec<u8>),
-    /// Like the function at this address.
+    /// The name of the function at this address.
     Function(u64),
-    /// Not a stub, but the way into the linker that all of them share, or a stub of a kind that is not known.
+    /// The header that all stubs share (the way into the linker), or an unknown kind of stub.
     Unknown,
 }
 
@@ -56,12 +56,12 @@ impl Plt {
         (!stubs.is_empty()).then_some(Plt { stubs, relocations, dynamic, machine, slots: None })
     }
 
-    /// What it takes of memory, about.
+    /// Memory used, approximately.
     pub fn held_bytes(&self) -> usize {
         self.slots.as_ref().map_or(0, |(slots, in_order)| slots.len() * 40 + in_order.len() * size_of::<Target>())
     }
 
-    /// As much of `range`, which is around `address`, as holds no stubs.
+    /// The part of `range` around `address` that holds no stubs.
     pub fn outside(&self, range: Range<u64>, address: u64) -> Range<u64> {
         self.stubs.iter().fold(range, |range, section| {
             if section.address > address {
@@ -76,7 +76,7 @@ impl Plt {
     pub fn find(&mut self, images: &[Image], address: u64) -> Option<(Range<u64>, StubName)> {
         let section = self.stubs.iter().find(|section| section.covers(address))?;
         let each = match (self.machine, section.entry_size) {
-            // With checks of return addresses and branch targets.
+            // arm64 with pointer authentication and branch target checks.
             (AARCH64, 24) => 24,
             (AARCH64, _) => STUB,
             (_, 8 | 16) => section.entry_size,
@@ -97,7 +97,7 @@ impl Plt {
                     Jump::Other => None,
                 }
             }
-            // 32 bytes for the way into the linker, then a stub for each relocation.
+            // A 32-byte header, then one stub per relocation.
             AARCH64 => at.checked_sub(32).and_then(|past| in_order.get((past / each) as usize)),
             _ => None,
         };
@@ -115,9 +115,9 @@ impl Plt {
 }
 
 enum Jump {
-    /// `jmp *slot(%rip)`: how far the slot is from the stub.
+    /// `jmp *slot(%rip)`: the distance from the stub to the slot.
     Through(u64),
-    /// `push $n`: the stub's relocation, counted.
+    /// `push $n`: the index of the stub's relocation.
     Numbered(u32),
     Other,
 }
@@ -126,7 +126,7 @@ fn jump(code: &[u8]) -> Jump {
     const ENDBR: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
     const BND: &[u8] = &[0xf2];
     let rest = code.strip_prefix(ENDBR).unwrap_or(code);
-    // mold's stubs begin with the relocation's number: mov $n, %r11d.
+    // mold's stubs begin with the relocation's index: mov $n, %r11d.
     let rest = if rest.starts_with(&[0x41, 0xbb]) { rest.get(6..).unwrap_or_default() } else { rest };
     let rest = rest.strip_prefix(BND).unwrap_or(rest);
     let at = code.len() - rest.len();
@@ -141,7 +141,7 @@ fn jump(code: &[u8]) -> Jump {
 }
 
 fn slots(image: &Image, relocations: &[Section]) -> (HashMap<u64, Target>, Vec<Target>) {
-    // R_X86_64_* and R_AARCH64_*; most relocations are of no stub's slot.
+    // R_X86_64_* and R_AARCH64_*; most relocations belong to no stub.
     const GLOB_DAT: u32 = 6;
     const JUMP_SLOT: u32 = 7;
     const IRELATIVE: [u32; 2] = [37, 1032];

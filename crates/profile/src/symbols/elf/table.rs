@@ -8,38 +8,38 @@ use super::demangle::demangle;
 use super::image::{Image, Section, u32_at, u64_at};
 use super::plt::{Plt, StubName};
 
-/// No symbol table is larger than this (a large browser's is some 100 MB).
+/// Limit for a symbol table (a large browser's is about 100 MB).
 pub(super) const MAX_SYMBOLS: u64 = 1 << 30;
-/// How much of a table is read at once, in whole entries.
+/// How much of a table is read at once: whole entries.
 const CHUNK: usize = 24 * 4096;
-/// How far a function that holds others is looked for.
+/// How many symbols back an enclosing function is searched for.
 const NESTED: usize = 32;
-/// Where the last function ends if it does not say: perf takes the page it is on and one more.
+/// The end of a last function without a size: like perf, its page and one more.
 const PAGE: u64 = 4096;
 
-/// So many symbols are on a shelf, on average.
+/// Average number of symbols per shelf.
 const ON_A_SHELF: usize = 32;
 
 pub(super) struct Table {
     symbols: Shelves,
-    /// The tables that [`Symbol::table`] counts: in which image, the symbols, their strings.
+    /// The tables, by [`Symbol::table`]: image, symbols, strings.
     tables: Vec<(usize, Section, Section)>,
-    /// For each of them, which sections of the image are code or data.
+    /// For each table, which sections of the image are code or data.
     code: Vec<Vec<bool>>,
     images: Vec<Image>,
     plt: Option<Plt>,
 }
 
-/// Symbols put on shelves by their address. A shelf is put in order when something on it is asked for: a recording meets few
-/// functions of a large program.
+/// Symbols in buckets ("shelves") by address. A shelf is sorted when it is first searched: a recording hits few functions of a
+/// large program.
 #[derive(Default)]
 struct Shelves {
-    /// Shelf after shelf; on a shelf that is in order by start, and of several with one start in the order of the files.
+    /// Shelf after shelf; a sorted shelf is ordered by start, symbols with the same start in file order.
     symbols: Vec<Symbol>,
     /// Where each shelf ends.
     ends: Vec<u32>,
     in_order: Vec<bool>,
-    /// The lowest address, and by how many bits an address above it is the number of its shelf.
+    /// The lowest address, and how far an offset from it is shifted right to give the shelf.
     base: u64,
     shift: u32,
     /// The size of the longest function.
@@ -50,9 +50,9 @@ struct Shelves {
 #[derive(Clone, Copy, Default)]
 struct Symbol {
     start: u64,
-    /// Where its name is among the strings. It is looked up there when it is asked for.
+    /// Offset of its name in the strings, read when needed.
     name: u32,
-    /// Its size, below it which table it is from, below it how much its name is preferred.
+    /// From high to low bits: its size, its table, its rank.
     packed: u32,
 }
 
@@ -67,7 +67,7 @@ impl Symbol {
         (self.packed >> 3 & 7) as usize
     }
 
-    /// The more, the rather is its name shown.
+    /// Among names of one address, the highest rank is shown.
     fn rank(self) -> u32 {
         self.packed & 7
     }
@@ -77,7 +77,7 @@ const SYMTAB: u32 = 2;
 const DYNSYM: u32 = 11;
 
 impl Table {
-    /// Reads the tables of `mapped` and, if there is one, of the file with its debug symbols. `None` if one is larger than `most`.
+    /// Reads the tables of `mapped` and, if given, of its debug file. `None` if one is larger than `most`.
     pub fn read(mapped: Image, debug: Option<Image>, most: u64) -> Option<Table> {
         let sections = mapped.sections()?;
         let packed = sections.iter().find(|section| section.name == b".gnu_debugdata");
@@ -95,7 +95,7 @@ impl Table {
         }
         let has_names = |sections: &[Section]| sections.iter().any(|at| at.kind == SYMTAB && at.size > 24);
         let debug_sections = debug.as_ref().and_then(Image::sections).filter(|sections| has_names(sections));
-        // The dynamic symbols are among all symbols, where those are.
+        // A full symbol table includes the dynamic symbols.
         let whole = debug_sections.is_some() || has_names(&sections);
         if let (Some(debug), Some(sections)) = (debug, debug_sections) {
             table.add(debug, &sections, &[SYMTAB], most)?;
@@ -106,7 +106,7 @@ impl Table {
     }
 
     fn all_symbols(&self) -> Vec<Symbol> {
-        // A file may say any size of itself; what is not there is not read.
+        // A file may claim any size; only what exists is read.
         let sizes = self.tables.iter().map(|(image, symbols, _)| symbols.size.min(self.images[*image].length()));
         let mut symbols = Vec::with_capacity(sizes.map(|size| (size / 24) as usize).sum());
         self.each_symbol(|symbol| symbols.push(symbol));
@@ -147,7 +147,7 @@ impl Table {
         Some(())
     }
 
-    /// Keeps no file open from now on.
+    /// Closes the files.
     pub fn close(&mut self) -> Option<()> {
         self.symbols.symbols.shrink_to_fit();
         let tables = &self.tables;
@@ -157,20 +157,20 @@ impl Table {
         Some(())
     }
 
-    /// Lets go of the names that looking left in the page cache.
+    /// Drops what lookups left in the page cache.
     pub fn uncache(&self) {
         for (at, image) in self.images.iter().enumerate() {
             image.uncache(ranges(&self.tables, at, |(_, _, strings)| strings));
         }
     }
 
-    /// What it takes of memory.
+    /// Memory used.
     pub fn held_bytes(&self) -> usize {
         let images: usize = self.images.iter().map(Image::held_bytes).sum();
         self.symbols.held_bytes() + images + self.plt.as_ref().map_or(0, Plt::held_bytes)
     }
 
-    /// The function at `address`: around it, where that is the answer for each address, and its name.
+    /// The function at `address`: its name, and the range of addresses with the same answer.
     pub fn find(&mut self, address: u64) -> Option<(Range<u64>, String)> {
         let Some(plt) = &mut self.plt else { return self.function(address) };
         if let Some((range, name)) = plt.find(&self.images, address) {
@@ -186,7 +186,7 @@ impl Table {
         Some((range, name))
     }
 
-    /// The same, as the symbols say it. A range ends where another function begins, also within this one.
+    /// The same from symbols alone. A range ends where another function begins, even a nested one.
     fn function(&mut self, address: u64) -> Option<(Range<u64>, String)> {
         let shelves = self.symbols.around(address);
         let symbols = &self.symbols.symbols[shelves];
@@ -194,7 +194,7 @@ impl Table {
         let nearest = symbols[..end].last()?.start;
         let longest = self.symbols.longest;
         let stop = symbols.get(end).map(|next| next.start);
-        // Where the last of those ends that begin and end before `address`.
+        // The last end among the functions that end before `address`.
         let mut begin = 0;
         for (at, symbol) in symbols[..end].iter().enumerate().rev().take(NESTED) {
             let distance = address - symbol.start;
@@ -214,7 +214,7 @@ impl Table {
             }
             begin = begin.max(symbol.start + size);
         }
-        // What has no size ends where the next begins, but a label in a function is not one.
+        // A function without a size ends where the next one begins; labels inside a function do not count.
         let (label, name) = self.best(symbols, end - 1, nearest);
         let stop =
             stop.unwrap_or_else(|| nearest.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX).saturating_add(PAGE));
@@ -222,7 +222,7 @@ impl Table {
         is_it.then(|| (begin.max(nearest)..stop, name.unwrap_or_else(|| self.name(label))))
     }
 
-    /// The name of what begins at `start`.
+    /// The name of the symbol at `start`.
     fn name_at(&mut self, start: u64) -> Option<String> {
         let shelves = self.symbols.around(start);
         let symbols = &self.symbols.symbols[shelves];
@@ -232,12 +232,12 @@ impl Table {
         Some(name.unwrap_or_else(|| self.name(best)))
     }
 
-    /// Which of several names for one address is shown, as perf chooses it (tools/perf/util/symbol.c, `choose_best_symbol`): one
-    /// that has a size, is not weak, is global; then fewer leading underscores, then the longer one, then the first. With its
-    /// name, if that had to be known.
+    /// The name shown among several at one address, chosen as perf does (tools/perf/util/symbol.c, `choose_best_symbol`): one that
+    /// has a size, is not weak, is global; then fewer leading underscores, then the longer, then the first. With its name if it had
+    /// to be read.
     fn best(&self, symbols: &[Symbol], last: usize, start: u64) -> (Symbol, Option<String>) {
         let same_start = symbols[..=last].iter().rev().take_while(|symbol| symbol.start == start);
-        // perf compares names after it made them readable.
+        // perf compares demangled names.
         let taste = |name: &str| {
             let underscores = name.bytes().take_while(|byte| *byte == b'_').count();
             (Reverse(underscores), name.len())
@@ -273,7 +273,7 @@ impl Shelves {
         let span = last.saturating_sub(base);
         let shelves = (symbols.len() / ON_A_SHELF).next_power_of_two();
         let shift = (u64::BITS - span.leading_zeros()).saturating_sub(shelves.trailing_zeros()).min(63);
-        // How many are on each shelf, then where each begins, and as they are put there where it ends.
+        // A counting sort: the number on each shelf, then its start, which moves to its end as it is filled.
         let mut ends = vec![0; (span >> shift) as usize + 1];
         for symbol in &symbols {
             ends[(symbol.start.saturating_sub(base) >> shift) as usize] += 1;
@@ -306,8 +306,8 @@ impl Shelves {
         }
     }
 
-    /// In order, all symbols that have a say in what lies at `address`: the next one, and before it as many as are looked at, or as
-    /// many as could reach so far.
+    /// Sorts and returns all symbols that matter for `address`: the next one, and before it as many as are searched or as could
+    /// reach it.
     fn around(&mut self, address: u64) -> Range<usize> {
         if self.symbols.is_empty() {
             return 0..0;
@@ -329,14 +329,14 @@ impl Shelves {
         self.begin(low)..self.ends[high] as usize
     }
 
-    /// Those that begin alike are on one shelf, so that nobody is missing of them.
+    /// Symbols with the same start are on one shelf, so none of them is missing.
     fn is_enough(&self, begin: usize, end: usize, address: u64) -> bool {
         let before = &self.symbols[begin..end];
         before.len() >= NESTED || before.first().is_some_and(|first| address - first.start >= self.longest)
     }
 }
 
-/// Where parts of the tables of one image are.
+/// The ranges of the tables of one image.
 fn ranges(
     tables: &[(usize, Section, Section)],
     image: usize,
@@ -380,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shelves_say_what_the_whole_table_says() {
+    fn shelves_and_the_whole_table_agree() {
         let read = || {
             let image = Image::open(&std::env::current_exe().expect("a path")).expect("a file");
             Table::read(image, None, MAX_SYMBOLS).expect("a table")
@@ -390,7 +390,7 @@ mod tests {
         symbols.sort_by_key(|symbol| symbol.start);
         let addresses: Vec<u64> = symbols.iter().map(|symbol| symbol.start).collect();
         assert!(addresses.len() > 1000);
-        // All on one shelf, in order.
+        // All on one sorted shelf.
         let longest = symbols.iter().map(|symbol| symbol.size()).max().unwrap_or(0);
         let (ends, in_order) = (vec![symbols.len() as u32], vec![true]);
         whole.symbols = Shelves { symbols, ends, in_order, base: addresses[0], shift: 63, longest };
@@ -407,7 +407,7 @@ mod tests {
         let (low, high) = addresses.split_at(addresses.len() / 2);
         ask(&[0, addresses[0] / 2, u64::MAX]);
         let left = ask(low);
-        assert!(left > 0, "what nobody asked for is not put in order");
+        assert!(left > 0, "untouched shelves stay unsorted");
         assert!(ask(high) < left);
     }
 

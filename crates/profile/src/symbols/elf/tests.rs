@@ -3,8 +3,8 @@ use std::process::Command;
 
 use super::*;
 
-fn wanted<'a>(path: &'a str, build_id: Option<&'a [u8]>) -> Wanted<'a> {
-    Wanted { path, build_id, inode: None, pid: 0 }
+fn wanted<'a>(path: &'a str, build_id: Option<&'a [u8]>) -> FileId<'a> {
+    FileId { path, build_id, inode: None, pid: 0 }
 }
 
 fn open(path: &str, build_id: Option<&[u8]>) -> Result<NamedFile, Vec<String>> {
@@ -38,15 +38,15 @@ fn this_program_names_its_own_functions_and_a_wrong_build_id_names_none() {
     let said = |path, id| open(path, id).err().unwrap_or_default().join(" ");
     assert!(said(path, Some(&[7; 20])).contains("not the file that ran"));
     assert!(said("/no/such/file", None).contains("no such file"));
-    assert!(said("/proc/self/maps", None).contains("no 64-bit program"));
-    // Another file of that number lies there: said, and named all the same.
+    assert!(said("/proc/self/maps", None).contains("not a 64-bit program"));
+    // Another inode: reported, but named all the same.
     let mut problems = Vec::new();
-    let replaced = Wanted { inode: Some(1), ..wanted(path, None) };
+    let replaced = FileId { inode: Some(1), ..wanted(path, None) };
     assert!(NamedFile::open(Path::new("/"), &replaced, &mut |problem| problems.push(problem)).is_some());
     assert!(problems[0].contains("may not be the file that ran"), "{problems:?}");
 }
 
-/// What a C compiler, strip and xz make of a small program; each step is skipped where the tool is missing.
+/// A small program through cc, strip and xz; steps whose tool is missing are skipped.
 #[test]
 fn stubs_aliases_and_packed_symbols() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -58,7 +58,7 @@ fn stubs_aliases_and_packed_symbols() {
                 static int hidden(int n) { return puts(n ? \"a\" : \"b\"); }\nint main(int n, char **v) { return hidden(n); }\n";
     std::fs::write(at("a.c"), code).expect("a file");
     if !run("cc", &["-O0", "-o", &at("a"), &at("a.c")]) {
-        eprintln!("not run: there is no C compiler");
+        eprintln!("not run: no C compiler");
         return;
     }
     let names = |path: &str| -> Vec<String> {
@@ -88,7 +88,7 @@ fn stubs_aliases_and_packed_symbols() {
     assert!(names(&at("a")).iter().any(|name| name == "hidden"));
 }
 
-/// Stubs of every kind that this machine's linkers make are called what objdump calls them, whatever was asked before.
+/// All kinds of stubs that this machine's linkers make get objdump's names, whatever was looked up before.
 #[test]
 fn stubs_of_each_kind_have_the_names_that_objdump_gives_them() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -116,7 +116,7 @@ fn stubs_of_each_kind_have_the_names_that_objdump_gives_them() {
             .output()
             .is_ok_and(|output| output.status.success())
         {
-            eprintln!("not run: there is no C compiler or linker for {kind}");
+            eprintln!("not run: no C compiler or linker for {kind}");
             continue;
         }
         let image = Image::open(Path::new(&path)).expect("a file");
@@ -125,7 +125,7 @@ fn stubs_of_each_kind_have_the_names_that_objdump_gives_them() {
         let stubs: Vec<_> = sections.iter().filter(|section| section.name.starts_with(b".plt")).collect();
         let in_order = stubs.iter().flat_map(|section| (section.address..section.address + section.size).step_by(8));
         let names: Vec<_> = in_order.map(|address| table.find(address).expect("a stub").1).collect();
-        // What is said of a range holds for every address in it: readers remember it so.
+        // The answer holds for every address in the range: readers cache it.
         let last = sections.iter().map(|section| section.address + section.size).max().expect("sections");
         let mut address = 0;
         while address < last {
@@ -143,7 +143,7 @@ fn stubs_of_each_kind_have_the_names_that_objdump_gives_them() {
         }
         let said = Command::new("objdump").args(["-d", "-C", &path]).output();
         let Ok(said) = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()) else {
-            eprintln!("not run: there is no objdump");
+            eprintln!("not run: no objdump");
             return;
         };
         let mut compared = 0;
@@ -151,7 +151,7 @@ fn stubs_of_each_kind_have_the_names_that_objdump_gives_them() {
             let (address, name) = line.split_once(" <").expect("an address and a name");
             let address = u64::from_str_radix(address, 16).expect("an address");
             let ours = table.find(address).map(|(_, name)| name);
-            // Of functions that are chosen at the start it knows only where the one that chooses lies.
+            // Of IFUNCs objdump knows only the resolver's address.
             if name.starts_with("*ABS*") {
                 assert!(ours.is_some_and(|ours| ours.ends_with("@plt")), "{kind}: {address:x} {name}");
             } else {
@@ -159,7 +159,7 @@ fn stubs_of_each_kind_have_the_names_that_objdump_gives_them() {
             }
             compared += 1;
         }
-        // It names no stub of a static program.
+        // It names no stubs of static programs.
         assert!(compared >= 5 || kind.starts_with("static"), "{kind}: {compared} stubs\n{said}");
         for function in ["memset", "strlen"] {
             let named = |name: &String| name.contains(function) && name.ends_with("@plt");
@@ -171,7 +171,7 @@ fn stubs_of_each_kind_have_the_names_that_objdump_gives_them() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(300))]
 
-    /// A damaged file of this machine: no panic.
+    /// A damaged ELF file: no panic.
     #[test]
     fn damaged(flips in proptest::collection::vec((0usize..8192, 0u8..8), 1..20), offset in 0u64..200_000) {
         let Ok(mut bytes) = std::fs::read("/bin/sh") else { return Ok(()) };

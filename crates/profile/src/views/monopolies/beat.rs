@@ -1,25 +1,25 @@
-//! Whether a core slept through the time of its samples, or was taken away from its machine.
+//! Tells whether a core without samples was idle or was stolen by the hypervisor.
 //!
-//! A timer of the kernel's ticks on a fixed beat (kernel/events/core.c: perf_swevent_hrtimer forwards itself by whole periods), and of an
-//! idle core some kernels hand out no samples. So a silence that ends on the beat may be idleness. One that ends off the beat is
-//! not: the tick came late, as soon as the core ran again, because a hypervisor had it, or nothing could interrupt it. Whoever runs
-//! before and after such a silence did not sleep.
+//! The kernel's timer ticks on a fixed beat (kernel/events/core.c: perf_swevent_hrtimer forwards itself by whole periods), and some
+//! kernels deliver no samples from an idle core. So a silence that ends on the beat may be idle time. One that ends off the beat
+//! is not: the tick came late, as soon as the core ran again, because the hypervisor had it or interrupts were off. A thread that
+//! runs before and after such a silence did not sleep.
 
-/// How late a tick usually is at most: on a busy virtual machine 99 % came within 23 µs and 99.9 % within 95.
+/// How late a tick may be: on a busy virtual machine 99 % came within 23 µs and 99.9 % within 95 µs.
 const LATE: u64 = 50_000;
 
 /// The beat of one core's samples.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Beat {
     period: u64,
-    /// A moment on the beat.
+    /// A time on the beat.
     on: u64,
     /// The last sample, if it was off the beat.
     off: Option<u64>,
 }
 
 impl Beat {
-    /// Takes a sample of a timer with this period. Whether it came off the beat.
+    /// Adds a sample of a timer with this period. Returns whether it came off the beat.
     pub fn is_off(&mut self, time: u64, period: u64) -> bool {
         if period == 0 || period != self.period || time < self.on {
             *self = Beat { period, on: time, off: None };
@@ -28,13 +28,13 @@ impl Beat {
         let late = (period / 32).min(LATE);
         let behind = (time - self.on) % period;
         if behind <= late {
-            // Slowly towards what is usual, as two clocks may drift apart.
+            // Follows slowly, as two clocks may drift apart.
             (self.on, self.off) = (time - (behind - behind / 16), None);
             return false;
         }
-        // Too early by a little: what the beat was taken from was late.
+        // Slightly early: the sample that set the beat was late.
         let early = behind >= period - late / 2;
-        // Two that agree with each other: the timer began anew.
+        // Two off-beat samples that agree: the timer was restarted.
         let anew = self.off.is_some_and(|off| {
             let apart = time.saturating_sub(off) % period;
             apart <= late || apart >= period - late
@@ -51,14 +51,14 @@ mod tests {
     const PERIOD: u64 = 1_001_001;
 
     #[test]
-    fn a_late_tick_is_off_and_the_next_is_on_again() {
+    fn a_late_tick_is_off_the_beat_and_the_next_is_on_it() {
         let mut beat = Beat::default();
-        // Each some microseconds late, on clocks that drift apart by a ten-thousandth.
+        // Each a few microseconds late, on clocks that drift apart by a ten-thousandth.
         let tick = |n: u64| 5_000_000_000 + n * PERIOD + n * PERIOD / 10_000 + n * 7919 % 20_000;
         for n in 0..10_000 {
             assert!(!beat.is_off(tick(n), PERIOD), "{n}");
         }
-        // Asleep for eight periods; then without its machine for some.
+        // Idle for eight periods; then stolen for some.
         assert!(!beat.is_off(tick(10_008), PERIOD));
         assert!(beat.is_off(tick(10_020) + 400_000, PERIOD));
         assert!(!beat.is_off(tick(10_021), PERIOD));
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_begins_anew_has_another_beat() {
+    fn a_restarted_timer_has_another_beat() {
         let mut beat = Beat::default();
         (0..100).for_each(|n| assert!(!beat.is_off(n * PERIOD, PERIOD)));
         let off: Vec<bool> = (100..105).map(|n| beat.is_off(n * PERIOD + 300_000, PERIOD)).collect();

@@ -1,9 +1,9 @@
-//! Monopolies: one thread, or interrupts, on one core for long without a pause. Whoever else is bound to that core gets nothing
-//! meanwhile. Samples do not tell whether anybody waited; so a monopoly is a fact about the core, not yet starvation.
+//! Monopolies: one thread, or interrupts, on one core for a long time without a pause. Other threads pinned to that core get
+//! nothing meanwhile. Samples do not show whether any waited, so a monopoly is a fact about the core, not yet starvation.
 //!
-//! What a sample cannot tell is said with the result: how sure the length is, how much of the run nobody saw, and how likely it
-//! is that a thread with its usual share of the core had that many samples in a row by chance. At 49 Hz a run of 100 ms is five
-//! samples, and one of two threads that take turns has five in a row every second.
+//! Each result states its uncertainty: of the length, how much of the run was not sampled, and how likely a thread with its usual
+//! share of the core has that many samples in a row by chance. At 49 Hz a run of 100 ms is five samples, and one of two
+//! alternating threads has five in a row about every second.
 
 mod beat;
 mod pace;
@@ -20,33 +20,33 @@ use serde::{Deserialize, Serialize};
 
 use super::clocks::{Clocks, Ticking};
 use super::usual::Usual;
-use super::{Kind, Kinds};
+use super::{Kinds, SampleKind};
 use crate::model::{Dictionary, EventId, Sample, StackId, TaskId};
-use watch::{Rate, Watch};
+use watch::{CoreWatch, Rate};
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// The shortest run that counts, in nanoseconds. Schedulers switch within some milliseconds where others want to run; people
-    /// notice from about a tenth of a second on.
+pub struct MonopolyOptions {
+    /// The shortest run that counts, in nanoseconds. The scheduler switches within milliseconds if others want to run; people notice
+    /// delays from about a tenth of a second.
     pub threshold: u64,
-    /// Others may have so many samples in a row, and silence so many intervals, without ending a run: a stopper thread or a lost
-    /// sample is no pause …
+    /// Up to this many samples of others, or intervals of silence, in a row do not end a run: a stopper thread or a lost sample is
+    /// no pause …
     pub pause_intervals: u64,
-    /// … as long as others' samples stand for no more than this, in nanoseconds. At low rates one sample does.
+    /// … as long as others' samples represent no more than this, in nanoseconds. At low rates a single sample is more.
     pub pause: u64,
-    /// Runs that are at least this likely by chance are left out.
+    /// Runs at least this likely by chance are left out.
     pub chance: f64,
-    /// The longest so many are kept.
+    /// At most this many are kept, the longest.
     pub most: usize,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { threshold: 100_000_000, pause_intervals: 3, pause: 5_000_000, chance: 1e-3, most: 10_000 }
+impl Default for MonopolyOptions {
+    fn default() -> MonopolyOptions {
+        MonopolyOptions { threshold: 100_000_000, pause_intervals: 3, pause: 5_000_000, chance: 1e-3, most: 10_000 }
     }
 }
 
-/// What a core was taken up by.
+/// Who had the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
@@ -55,17 +55,17 @@ pub enum By {
     Interrupts,
 }
 
-/// What is on the other side of a run's end.
+/// What is beyond an end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Edge {
-    /// Nothing: the recording begins or ends. The run may be longer.
+    /// Nothing: the recording begins or ends here. The run may be longer.
     #[default]
     Recording,
-    /// Somebody else.
+    /// Another thread.
     Thread,
     Idle,
-    /// No samples: lost, or, with events that do not tick on an idle core, idle.
+    /// No samples: lost, or idle if the event does not tick on an idle core.
     Silence,
 }
 
@@ -73,47 +73,47 @@ pub enum Edge {
 pub struct Monopoly {
     pub core: u32,
     pub by: By,
-    /// Whose run it is; for interrupts, who was interrupted most. The name with most samples, if the thread changed it.
+    /// Whose run it is; for interrupts, who was interrupted most. If the thread changed its name, the one with the most samples.
     #[serde(skip)]
     pub task: TaskId,
-    /// Other names the thread had meanwhile, or others that were interrupted.
+    /// Other names of the thread during the run, or other interrupted threads.
     #[serde(skip)]
     pub also: Vec<TaskId>,
     /// The first sample, in nanoseconds.
     pub start: u64,
-    /// From the first sample to the last, and one interval, as each sample stands for the time around it. Pauses that ended nothing are in it.
+    /// From the first to the last sample plus one interval, as a sample represents the time around it. Includes bridged pauses.
     pub length: u64,
-    /// The true length is within this of `length`, if begin and end are others' samples.
+    /// The true length is within this of `length`, if others' samples are at both ends.
     pub uncertainty: u64,
     pub begin: Edge,
     pub end: Edge,
     pub samples: u64,
-    /// Samples of others on that core within.
+    /// Others' samples on that core during the run.
     pub foreign: u64,
-    /// Samples of interrupts on top of the thread: in nobody's run.
+    /// Interrupt samples on top of the thread: in nobody's run.
     pub interrupts: u64,
     /// Share of `samples` in the kernel.
     pub kernel: f64,
-    /// Stretches within that have no samples though they should, the longest of them, and all of them, in nanoseconds. What
-    /// happened there is not known; `length` has them in it, but is above the threshold without them.
+    /// Gaps that should have samples: how many, the longest, and their total, in nanoseconds. What happened in them is unknown;
+    /// `length` includes them, but exceeds the threshold without them.
     pub gaps: u64,
     pub longest_gap: u64,
     pub unseen: u64,
-    /// Short pauses within, as a real-time thread has them that the kernel throttles: how many, the longest, and all of them, in
-    /// nanoseconds. Somebody else had the core, or nobody.
+    /// Short pauses, such as those of a throttled real-time thread: how many, the longest, and their total, in nanoseconds. Somebody
+    /// else had the core, or nobody.
     pub pauses: u64,
     pub longest_pause: u64,
     pub paused: u64,
-    /// How likely so many samples with so few pauses are for this thread's share of the core's samples around the run.
+    /// The probability of this many samples with this few pauses, given the thread's share of the core's samples around the run.
     pub chance: f64,
-    /// Who else was there last before, and first after.
+    /// The last other thread before the run, and the first after it.
     #[serde(skip)]
     pub before: Option<TaskId>,
     #[serde(skip)]
     pub after: Option<TaskId>,
-    /// Kernel threads of this core that were seen often before and not for longer than the run, longest absence first.
+    /// Kernel threads of this core, often seen before, that were absent for longer than the run; longest absence first.
     pub absent: Vec<Absent>,
-    /// The most frequent stacks inside with their shares, largest first.
+    /// The most frequent stacks of the run with their shares, largest first.
     #[serde(skip)]
     pub stacks: Vec<(StackId, f64)>,
 }
@@ -123,7 +123,7 @@ impl Monopoly {
         self.start.saturating_add(self.length)
     }
 
-    /// What the owner had of the time from its beginning to its end, between 0 and 1.
+    /// The owner's share of the run's length, between 0 and 1.
     pub fn share(&self) -> f64 {
         1.0 - self.paused.min(self.length) as f64 / self.length.max(1) as f64
     }
@@ -134,46 +134,46 @@ impl Monopoly {
 pub struct Absent {
     #[serde(skip)]
     pub task: TaskId,
-    /// From when it was seen last before the run to when it was seen again, or to when nobody looked any more.
+    /// From its last sample before the run to its next, or to the end of the samples.
     pub length: u64,
     /// Whether it was seen again.
     pub came_back: bool,
-    /// How far apart it was seen before, on average.
+    /// Mean time between its samples before the run.
     pub usual: u64,
 }
 
-/// What the finder went by.
+/// What the result is based on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Coverage {
     pub used: u64,
-    /// Samples without a time or a core.
+    /// Samples without a time or core.
     pub left_out: u64,
-    /// Samples of events that do not tick, or that tick less well.
+    /// Samples of events that are no clock, or a worse one.
     pub other_events: u64,
-    /// Samples older than others of their core: not used.
+    /// Samples older than earlier ones of their core: not used.
     pub late: u64,
-    /// Times the clock of a core went back for good, as in two files put together.
+    /// How often a core's clock went back for good, as in two concatenated files.
     pub restarts: u64,
-    /// Runs long enough, but as likely by chance; those of the last samples are not yet in it.
+    /// Runs that were long enough but may be chance; those of the last samples are not included yet.
     pub by_chance: u64,
-    /// Monopolies shorter than those kept.
+    /// Monopolies dropped in favour of `most` longer ones.
     pub not_kept: u64,
 }
 
-/// Finds monopolies in samples that have times and cores; others are passed over. Memory follows the number of cores.
+/// Finds monopolies in samples that have a time and a core; others are ignored. Memory follows the number of cores.
 #[derive(Debug, Default)]
 pub struct Finder {
-    options: Options,
+    options: MonopolyOptions,
     kinds: Kinds,
     clocks: Clocks,
     usual: HashMap<EventId, Usual>,
-    /// By core and event: which event is best for a core is known at the end.
-    watches: HashMap<(u32, EventId), Watch>,
+    /// By core and event: the best event of a core is known only at the end.
+    watches: HashMap<(u32, EventId), CoreWatch>,
     coverage: Coverage,
 }
 
 impl Finder {
-    pub fn new(options: Options) -> Finder {
+    pub fn new(options: MonopolyOptions) -> Finder {
         Finder { options, ..Finder::default() }
     }
 
@@ -188,12 +188,12 @@ impl Finder {
         };
         let kind = self.kinds.kind(names, sample);
         let ticks = self.clocks.of(names, sample.event);
-        let watch = self.watches.entry((core, sample.event)).or_insert_with(|| Watch::new(core));
+        let watch = self.watches.entry((core, sample.event)).or_insert_with(|| CoreWatch::new(core));
         let usual = (ticks != Ticking::Always).then(|| self.usual.entry(sample.event).or_default());
         watch.take(&self.options, names, sample, time, kind, Rate { usual, stands_for: ticks.time_of(sample) });
     }
 
-    /// What was found so far went by.
+    /// What the result so far is based on.
     pub fn coverage(&self) -> Coverage {
         let mut coverage = self.coverage.clone();
         let best = self.best();
@@ -211,7 +211,7 @@ impl Finder {
         coverage
     }
 
-    /// For each core the event with the most samples.
+    /// For each core, the event with the most samples.
     fn best(&self) -> HashMap<u32, EventId> {
         let mut best: HashMap<u32, (u64, std::cmp::Reverse<EventId>)> = HashMap::new();
         for ((core, event), watch) in &self.watches {

@@ -1,10 +1,10 @@
-//! How often a core is sampled: it may change while it is recorded, and differs from core to core.
+//! A core's sampling rate: it may change during the recording and differs between cores.
 
 const KEPT: usize = 8;
-/// So many distances in a row that are alike and far from the usual one are a new rate.
+/// This many similar distances in a row, far from the usual one, are a new rate.
 const ALIKE: usize = 4;
 
-/// The usual distance of the latest samples of one core.
+/// The usual distance between a core's latest samples.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
     /// The latest distances, the newest last.
@@ -15,12 +15,12 @@ pub(super) struct Pace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     None,
-    /// Sampling became slower: what looked like gaps just now were none.
+    /// Sampling became slower: the latest apparent gaps were none.
     Slower,
 }
 
 impl Pace {
-    /// 0 as long as nothing is known.
+    /// 0 while unknown.
     pub fn interval(&self) -> u64 {
         self.median
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_rate_is_known_after_four_samples_and_one_gap_changes_nothing() {
+    fn a_new_rate_needs_four_samples_and_one_gap_changes_nothing() {
         let mut pace = Pace::default();
         for _ in 0..20 {
             assert_eq!(pace.add(1_000), Change::None);

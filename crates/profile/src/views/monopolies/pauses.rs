@@ -1,27 +1,27 @@
-//! Pauses that end no run.
+//! Bridges pauses that do not end a run.
 //!
-//! The kernel takes a real-time thread off its core for a moment, again and again, so that others get something: before Linux 6.12 for 50 ms of
-//! each second (`sched_rt_runtime_us`), whether anybody wants to run or not; since then for as long as others run, 50 ms of a second on average,
-//! and now and then 200 or 300 at once. Whoever is pushed aside 19 times as long as he may run is starved, so all of this is one
-//! run, and what the thread had of it is told with it. Two that take turns are not alike: neither has nearly all of the time.
+//! The kernel throttles real-time threads so that others get some time: before Linux 6.12 for 50 ms of each second
+//! (`sched_rt_runtime_us`), whether anybody wants to run or not; since then only while others run, 50 ms per second on average,
+//! occasionally 200 or 300 ms at once. Threads kept waiting 19 times as long as they may run are starved, so all of this is one
+//! run, reported with the owner's share. Alternating threads differ: neither has nearly all of the time.
 
 use super::run::{Owner, Run, Step};
 
 /// The longest pause.
 const LONGEST: u64 = 350_000_000;
-/// What the thread had until then is at least so many times as long as a pause …
+/// The thread's time before a pause is at least this many times the pause …
 const BEFORE: u64 = 10;
-/// … what it has right before and right after so many times …
+/// … its time right before and right after it this many times …
 const BESIDE: u64 = 2;
-/// … and all together so many times as long as all pauses.
+/// … and its total this many times all pauses.
 const OF_ALL: u64 = 8;
-/// A core that idles has room for anybody. Only a pause as throttling makes it is none of the thread's own.
+/// An idle core has room for everybody. Only a pause that looks like throttling is not the thread's own.
 const LONGEST_IDLE: u64 = 110_000_000;
 const BEFORE_IDLE: u64 = 800_000_000;
-/// Shorter runs are not waited for.
+/// Shorter runs are not held back.
 const LEAST: u64 = 100_000_000;
 
-/// Holds a run back until it is known that it does not go on.
+/// Holds a run back until it is clear that it does not continue.
 #[derive(Debug, Default)]
 pub(super) struct Bridge {
     held: Option<Held>,
@@ -30,15 +30,15 @@ pub(super) struct Bridge {
 #[derive(Debug)]
 struct Held {
     run: Run,
-    /// How long the latest stretch without a pause is.
+    /// Length of the latest part without a pause.
     latest: u64,
-    /// Others' samples since, and its own that are too few to go on with.
+    /// Others' samples since, and its own that are too few to continue the run.
     foreign: u64,
     own: u64,
     since: Since,
 }
 
-/// What was sampled since a run ended, in nanoseconds.
+/// Sampled time since a run ended, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Since {
     /// Of its own thread.
@@ -47,7 +47,7 @@ pub(super) struct Since {
 }
 
 impl Bridge {
-    /// Takes the next run of the core, and passes on those that are over.
+    /// Takes the core's next run and passes on those that are over.
     pub fn take(&mut self, run: Run, over: &mut Vec<(Run, Since)>) {
         if let Some(held) = &mut self.held {
             if held.goes_on_with(&run) {
@@ -55,7 +55,7 @@ impl Bridge {
                 return;
             }
             if run.last <= held.waits_until() {
-                // Short, and within what may yet be a pause.
+                // Short, and within what may still be a pause.
                 if run.owner == held.run.owner {
                     held.own += run.samples;
                 }
@@ -72,7 +72,7 @@ impl Bridge {
         }
     }
 
-    /// A sample came, which stands for `interval`; `current` is what runs now. A run may turn out to have begun earlier by `patience`.
+    /// A sample came that represents `interval`; `current` is the run in progress. A run may turn out to have begun `patience` earlier.
     pub fn look(
         &mut self,
         step: &Step,
@@ -87,7 +87,7 @@ impl Bridge {
             held.since.own = held.since.own.saturating_add(interval);
         }
         let is_back = current.is_some_and(|run| run.owner == held.run.owner);
-        // What others have while it runs again is counted there.
+        // Others' time while it runs again is counted there.
         if !is_own && !is_back && step.owner != Owner::Idle {
             held.foreign += 1;
         }
@@ -104,19 +104,19 @@ impl Bridge {
         (!current.is_some_and(|run| held.goes_on_with(run))).then_some(held.run.last)
     }
 
-    /// Nothing goes on.
+    /// Ends the held run.
     pub fn close(&mut self, over: &mut Vec<(Run, Since)>) {
         over.extend(self.held.take().map(|held| (held.run, held.since)));
     }
 }
 
 impl Held {
-    /// What the thread had so far.
+    /// The thread's time so far.
     fn had(&self) -> u64 {
         self.run.length().saturating_sub(self.run.paused)
     }
 
-    /// A run that begins later is another one.
+    /// A run that begins later is a separate one.
     fn waits_until(&self) -> u64 {
         let longest = (self.had() / BEFORE).min(self.latest / BESIDE).min(LONGEST);
         self.run.last.saturating_add(longest).saturating_add(self.run.interval.1)

@@ -1,21 +1,21 @@
-//! Runs: who has a core, sample after sample.
+//! Runs: who has a core, sample by sample.
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{Edge, Options};
+use super::{Edge, MonopolyOptions};
 use crate::model::{StackId, StrId, TaskId};
 
-/// Who a sample belongs to.
+/// Whom a sample belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
-    /// By its numbers, whatever it calls itself.
+    /// By pid and tid, whatever its name.
     Thread(Option<u32>, u32),
-    /// By its name, where the file has no numbers.
+    /// By name, if the file has no tids.
     Named(StrId),
     Interrupts,
     /// The core idles.
     Idle,
-    /// Somebody who is not of interest here.
+    /// Anybody this tracker does not track.
     Other,
 }
 
@@ -23,25 +23,25 @@ pub(super) enum Owner {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub owner: Owner,
-    /// It was interrupted: its time is not its own.
+    /// It was interrupted: the time is not its own.
     pub aside: bool,
     pub kernel: bool,
     pub task: TaskId,
     pub stack: StackId,
     pub time: u64,
-    /// In nanoseconds; 0 if its event does not say.
+    /// In nanoseconds; 0 if its event does not tell.
     pub stands_for: u64,
 }
 
-/// How a sample follows the one before it.
+/// How a sample follows the previous one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Follows {
     pub interval: u64,
-    /// There should have been samples in between.
+    /// The time in which there should have been samples.
     pub silence: Option<u64>,
-    /// The silence is a loss of samples: the clock ticks on an idle core too, or ticked late because it could not.
+    /// The silence means lost samples: the clock also ticks on an idle core, or the tick came late.
     pub lost: bool,
-    /// What looked like silence before was a slower rate.
+    /// Earlier apparent silence was a slower rate.
     pub slower: bool,
 }
 
@@ -49,14 +49,14 @@ pub(super) struct Follows {
 pub(super) struct Run {
     pub owner: Owner,
     pub task: TaskId,
-    /// The tasks under it with their samples: more than one if the thread changed its name, or for interrupts.
+    /// Its tasks with their samples: several if the thread changed its name, or for interrupts.
     pub tasks: Vec<(TaskId, u64)>,
     pub start: u64,
     pub last: u64,
     /// Sampling intervals at both ends.
     pub interval: (u64, u64),
     pub samples: u64,
-    /// The time that they stand for.
+    /// The time they represent.
     pub stands_for: u64,
     pub kernel: u64,
     pub foreign: u64,
@@ -71,20 +71,20 @@ pub(super) struct Run {
     pub before: Option<TaskId>,
     pub begin: Edge,
     pub end: Edge,
-    /// The share of the core that its owner had otherwise.
+    /// The owner's share of the core outside the run.
     pub share: f64,
     /// The most samples between two pauses.
     pub most_in_a_row: u64,
-    /// Stretches within that others had, or nobody, and that ended nothing: how many, the longest, and all of them, in nanoseconds.
+    /// Bridged pauses, in which others or nobody had the core: how many, the longest, and their total, in nanoseconds.
     pub pauses: u64,
     pub longest_pause: u64,
     pub paused: u64,
-    /// Others' samples after its last, before it was known that it had ended.
+    /// Others' samples after its last one, before its end was known.
     pub others_since: u64,
     pub stacks: HashMap<StackId, u64>,
 }
 
-/// A run of a day has many stacks; the rare ones go when there are more than this.
+/// A day-long run has many stacks; beyond this the rare ones are dropped.
 const MOST_STACKS: usize = 4096;
 const MOST_TASKS: usize = 64;
 
@@ -147,7 +147,7 @@ impl Run {
         }
     }
 
-    /// Goes on with a run of the same owner, after a pause.
+    /// Appends a run of the same owner, after a pause.
     pub fn join(&mut self, next: Run, pause: u64) {
         self.last = next.last;
         self.interval.1 = next.interval.1;
@@ -181,7 +181,7 @@ impl Run {
         Samples { all: self.samples, in_a_row: self.most_in_a_row, pauses: self.pauses }
     }
 
-    /// The gaps so far were gaps.
+    /// Confirms the recent gaps.
     fn settle_gaps(&mut self) {
         for gap in std::mem::take(&mut self.young_gaps) {
             self.gaps += 1;
@@ -190,7 +190,7 @@ impl Run {
         }
     }
 
-    /// Between the first and the last sample, and half an interval before and after.
+    /// From the first to the last sample, plus half an interval at each end.
     pub fn length(&self) -> u64 {
         self.last.saturating_sub(self.start).saturating_add(self.uncertainty())
     }
@@ -200,7 +200,7 @@ impl Run {
     }
 }
 
-/// Who had the core of late, to tell what is unusual.
+/// Who had the core recently, to tell what is unusual.
 #[derive(Debug, Default)]
 struct Recent {
     runs: VecDeque<(Owner, u64)>,
@@ -228,7 +228,7 @@ impl Recent {
         }
     }
 
-    /// The share of an owner in the latest `of` samples.
+    /// An owner's share of the latest `of` samples.
     fn share(&self, owner: Owner, of: u64) -> f64 {
         let (mut own, mut left) = (0, of);
         for (other, samples) in self.runs.iter().rev() {
@@ -243,12 +243,12 @@ impl Recent {
     }
 }
 
-/// A share that is not 0 only because nobody looked longer.
+/// A share that is never 0: with more samples it might not be.
 fn share(own: u64, of: u64) -> f64 {
     (own as f64 + 0.5) / (of as f64 + 1.0)
 }
 
-/// A thread that has nearly all of a core is taken to leave a tenth: else no run of it would ever be out of the ordinary.
+/// Upper bound for a thread's usual share: with nearly all of a core, no run of it would ever be unusual.
 const MOST_SHARE: f64 = 0.9;
 
 /// The samples of a run.
@@ -261,30 +261,30 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// How likely they are by chance for one with this share of the core.
+    /// The probability by chance for a thread with this share of the core.
     pub fn chance(self, share: f64) -> f64 {
         in_a_row(share, self.in_a_row).min(self.with_pauses(share))
     }
 
-    /// How likely they are for one with `own` of `of` samples otherwise.
+    /// The probability for a thread with `own` of `of` samples otherwise.
     pub fn chance_among(self, own: u64, of: u64) -> f64 {
         self.chance(share(own, of))
     }
 
-    /// Whether they are beyond chance for anybody.
-    pub fn are_beyond_chance(self, options: &Options) -> bool {
+    /// Whether chance cannot explain them for any share.
+    pub fn are_beyond_chance(self, options: &MonopolyOptions) -> bool {
         self.chance(MOST_SHARE) < options.chance
     }
 
-    /// How likely so few pauses are among so many samples. How many samples come until the next pause is drawn anew each time (a geometric
-    /// distribution, here by the continuous one), so their sum has a Gamma distribution.
+    /// The probability of so few pauses among so many samples. The number of samples between two pauses is geometric (approximated
+    /// as exponential), so their sum has a Gamma distribution.
     fn with_pauses(self, share: f64) -> f64 {
         let stretches = self.pauses + 1;
         let sum = self.all.saturating_sub(stretches) as f64 * -share.min(MOST_SHARE).ln();
         if sum <= stretches as f64 {
             return 1.0;
         }
-        // The terms alone may be too small or too large for a number, their logarithms are not.
+        // The terms may under- or overflow; their logarithms do not.
         let (mut term, mut chance) = (-sum, (-sum).exp());
         for n in 1..stretches {
             term += (sum / n as f64).ln();
@@ -298,30 +298,30 @@ fn in_a_row(share: f64, samples: u64) -> f64 {
     share.min(MOST_SHARE).powf(samples.saturating_sub(1) as f64)
 }
 
-/// Around a run twice as many samples as it has are looked at, besides those of late: who comes and goes has a share only then.
+/// Twice as many samples as the run has are considered around it: a thread that comes and goes has a share only there.
 pub(super) fn around(samples: u64) -> u64 {
     samples.saturating_mul(2).min(RECENT)
 }
 
-/// Watches one core for runs of one sort of owner.
+/// Tracks the runs of one kind of owner on one core.
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
     run: Option<Run>,
-    /// Others' samples since the run's last. If it does not go on, their runs begin with them.
+    /// Others' samples since the run's last. If the run does not continue, theirs begin with them.
     pending: Vec<Step>,
     recent: Recent,
-    /// The two threads that were here last, the later one first.
+    /// The last two threads on the core, latest first.
     latest: [Option<(Owner, TaskId)>; 2],
     edge: Edge,
 }
 
 impl Tracker {
-    /// What runs now.
+    /// The run in progress.
     pub fn current(&self) -> Option<&Run> {
         self.run.as_ref()
     }
 
-    pub fn take(&mut self, options: &Options, step: Step, follows: Follows, ended: &mut Vec<Run>) {
+    pub fn take(&mut self, options: &MonopolyOptions, step: Step, follows: Follows, ended: &mut Vec<Run>) {
         if follows.slower
             && let Some(run) = &mut self.run
         {
@@ -329,7 +329,7 @@ impl Tracker {
         }
         if let Some(silence) = follows.silence {
             let own = self.run.as_ref().is_some_and(|run| run.owner == step.owner) && self.pending.is_empty();
-            // A gap as long as what counts as a monopoly could hide anything.
+            // A gap as long as the threshold could hide anything.
             if own && follows.lost && silence <= options.threshold {
                 if let Some(run) = &mut self.run {
                     run.young_gaps.push(silence.saturating_sub(follows.interval));
@@ -345,8 +345,8 @@ impl Tracker {
         self.follow(options, step, follows.interval, ended);
     }
 
-    /// Ends what runs, and what others' samples since may have begun.
-    pub fn end_all(&mut self, options: &Options, edge: Edge, interval: u64, ended: &mut Vec<Run>) {
+    /// Ends the current run, and any that others' samples since began.
+    pub fn end_all(&mut self, options: &MonopolyOptions, edge: Edge, interval: u64, ended: &mut Vec<Run>) {
         while self.run.is_some() {
             let pending = self.end(edge, ended);
             for step in pending {
@@ -356,7 +356,7 @@ impl Tracker {
         self.edge = edge;
     }
 
-    fn follow(&mut self, options: &Options, step: Step, interval: u64, ended: &mut Vec<Run>) {
+    fn follow(&mut self, options: &MonopolyOptions, step: Step, interval: u64, ended: &mut Vec<Run>) {
         let Some(run) = &mut self.run else {
             self.begin(step, interval);
             return;
@@ -374,7 +374,7 @@ impl Tracker {
             return;
         }
         let pending = self.pending.len() as u64 + 1;
-        // A stopper thread may have a millisecond; two threads that take turns are no monopoly.
+        // A stopper thread may take a millisecond; alternating threads are no monopoly.
         let brief = pending <= options.pause_intervals && pending.saturating_mul(interval) <= options.pause;
         let few = run.foreign + pending <= 1 + run.samples / 50;
         if step.owner != Owner::Idle && brief && few {
@@ -384,7 +384,7 @@ impl Tracker {
         let edge = if step.owner == Owner::Idle { Edge::Idle } else { Edge::Thread };
         let mut steps = self.end(edge, ended);
         steps.push(step);
-        // Each has fewer to look at again than this one had.
+        // Terminates: each has fewer pending steps than this one.
         for step in steps {
             self.follow(options, step, interval, ended);
         }

@@ -2,12 +2,12 @@ use super::*;
 use crate::views::made::{MS, Made};
 
 fn find(made: &Made) -> Vec<Monopoly> {
-    let mut finder = Finder::new(Options::default());
+    let mut finder = Finder::new(MonopolyOptions::default());
     made.samples.iter().for_each(|sample| finder.add(&made.names, sample));
     finder.finish(&made.names)
 }
 
-/// Two threads that take turns, each millisecond another one, but for `taken`, which has the core in these milliseconds.
+/// Two threads alternate every millisecond, except in `burst`, when `taken` has the core.
 fn with_burst(made: &mut Made, until: u64, taken: TaskId, burst: std::ops::Range<u64>) {
     let turns = [made.task("a", 10), made.task("b", 11)];
     for ms in 0..until {
@@ -36,7 +36,7 @@ fn the_rate_may_change_within_a_run() {
 }
 
 #[test]
-fn a_gap_is_told_and_is_no_run() {
+fn a_gap_is_reported_and_is_no_run() {
     let mut made = Made::default();
     let hog = made.task("hog", 66);
     with_burst(&mut made, 2000, hog, 1000..1400);
@@ -48,7 +48,7 @@ fn a_gap_is_told_and_is_no_run() {
     let found = find(&without(1150, 1200));
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].length, found[0].gaps, found[0].longest_gap), (400 * MS, 1, 50 * MS));
-    // As long as a monopoly: nobody knows whether it is one run, so there are two.
+    // A gap as long as the threshold may hide anything, so there are two runs.
     let found = find(&without(1130, 1260));
     assert_eq!(found.iter().map(|found| found.length / MS).collect::<Vec<_>>(), [140, 130]);
     assert_eq!((found[0].begin, found[1].end), (Edge::Silence, Edge::Silence));
@@ -60,7 +60,7 @@ fn a_gap_is_told_and_is_no_run() {
 }
 
 #[test]
-fn where_idle_cores_are_silent_a_pause_ends_a_run() {
+fn a_pause_ends_a_run_if_idle_cores_are_not_sampled() {
     let mut made = Made::default();
     let (nap, hog) = (made.task("nap", 10), made.task("hog", 66));
     let stack = made.stack(&["main"]);
@@ -76,10 +76,10 @@ fn where_idle_cores_are_silent_a_pause_ends_a_run() {
     assert_eq!((found[0].length / MS, found[0].begin, found[0].end), (300, Edge::Silence, Edge::Recording));
 }
 
-/// A core that was never seen idle, as some kernels hand out no samples then. Silence that ends on the clock's beat may be sleep; one
-/// that ends off it is time that a hypervisor took.
+/// A core never seen idle, as some kernels deliver no idle samples. Silence that ends on the clock's beat may be sleep; off the
+/// beat it is stolen time.
 #[test]
-fn stolen_time_ends_no_run_and_sleep_does() {
+fn sleep_ends_a_run_and_stolen_time_does_not() {
     const PERIOD: u64 = 1_001_001;
     let mut made = Made::default();
     let (hog, turns) = (made.task("hog", 66), [made.task("a", 10), made.task("b", 11)]);
@@ -103,7 +103,7 @@ fn stolen_time_ends_no_run_and_sleep_does() {
     assert_eq!(
         ticks(&mut made, 990..1010, 400_000),
         [(390, 0)],
-        "what the silence held between two threads is not known"
+        "unknown what happened in the silence between two threads"
     );
 }
 
@@ -122,13 +122,13 @@ fn tracepoints_neither_end_nor_make_runs() {
     made.samples.sort_by_key(|sample| sample.time);
     assert_eq!(find(&made), want);
     assert_eq!(want.len(), 1);
-    let mut finder = Finder::new(Options::default());
+    let mut finder = Finder::new(MonopolyOptions::default());
     made.samples.iter().for_each(|sample| finder.add(&made.names, sample));
     assert_eq!((finder.coverage().used, finder.coverage().other_events), (2000, 40_000));
 }
 
 #[test]
-fn a_thread_is_its_number_and_not_its_name() {
+fn a_thread_is_identified_by_tid_not_name() {
     let mut made = Made::default();
     let [before, after] = ["exec", "java"].map(|comm| made.task(comm, 66));
     with_burst(&mut made, 2000, before, 1000..1400);
@@ -136,12 +136,12 @@ fn a_thread_is_its_number_and_not_its_name() {
     let found = find(&made);
     assert_eq!((found.len(), found[0].length / MS), (1, 400));
     assert_eq!((made.comm(found[0].task), made.comm(found[0].also[0])), ("exec", "java"));
-    // The same number in another process is another thread.
+    // The same tid in another process is another thread.
     let reused = made.task_of("other", Some(99), Some(66));
     made.samples[1000..1200].iter_mut().for_each(|sample| sample.task = reused);
     let lengths: Vec<u64> = find(&made).iter().map(|found| found.length / MS).collect();
     assert_eq!(lengths, [200, 200]);
-    // Without numbers it is the name; the idle task never has a run.
+    // Without a tid the name identifies it; the idle task never has a run.
     let named = made.task_of("named", None, None);
     made.samples[1000..1400].iter_mut().for_each(|sample| sample.task = named);
     assert_eq!(find(&made).len(), 1);
@@ -151,7 +151,7 @@ fn a_thread_is_its_number_and_not_its_name() {
 }
 
 #[test]
-fn interrupts_are_in_nobodys_run_end_none_and_have_their_own() {
+fn interrupts_join_and_end_no_thread_run_and_have_their_own() {
     let mut made = Made::default();
     let hog = made.task("hog", 66);
     let softirq = made.stack(&["main", "asm_common_interrupt_[k]", "handle_softirqs_[k]", "net_rx_action_[k]"]);
@@ -159,7 +159,7 @@ fn interrupts_are_in_nobodys_run_end_none_and_have_their_own() {
     made.samples[1100..1150].iter_mut().for_each(|sample| sample.stack = softirq);
     let found = find(&made);
     assert_eq!((found.len(), found[0].length / MS, found[0].samples, found[0].interrupts), (1, 400, 350, 50));
-    // A storm over whoever is there.
+    // An interrupt storm on top of the thread.
     made.samples[2000..2300].iter_mut().for_each(|sample| sample.stack = softirq);
     let found = find(&made);
     assert_eq!(
@@ -172,7 +172,7 @@ fn interrupts_are_in_nobodys_run_end_none_and_have_their_own() {
     assert_eq!(find(&made).iter().filter(|found| found.by == By::Thread).count(), 2);
 }
 
-/// At 49 Hz one of two has five samples in a row each second or so. One that is hardly ever there has not.
+/// At 49 Hz one of two alternating threads has five samples in a row about every second; a rare thread does not.
 #[test]
 fn what_chance_explains_is_left_out() {
     let mut made = Made::default();
@@ -187,16 +187,16 @@ fn what_chance_explains_is_left_out() {
     let found = find(&made);
     let names: Vec<&str> = found.iter().map(|found| made.comm(found.task)).collect();
     assert!(names.iter().filter(|name| **name == "rare").count() == 1, "{names:?}");
-    // Ten minutes of fair turns: a thousand candidates, of which one in a thousand of all runs may stay.
+    // Ten minutes of fair turns: a thousand candidates; one in a thousand of all runs may stay.
     assert!(names.len() <= 25, "{}", names.len());
-    let mut finder = Finder::new(Options::default());
+    let mut finder = Finder::new(MonopolyOptions::default());
     made.samples.iter().for_each(|sample| finder.add(&made.names, sample));
     assert!(finder.coverage().by_chance > 300, "{:?}", finder.coverage());
 }
 
 /// A thread has a core for 700 ms of each of two seconds. In the first the core is sampled at 49 Hz, in the second at 999.
 #[test]
-fn a_run_is_not_taken_for_chance_because_the_next_is_sampled_more_often() {
+fn a_faster_rate_afterwards_does_not_turn_a_run_into_chance() {
     let mut made = Made::default();
     let others = [made.task("a", 10), made.task("b", 11)];
     let hog = made.task("hog", 66);
@@ -212,7 +212,7 @@ fn a_run_is_not_taken_for_chance_because_the_next_is_sampled_more_often() {
     assert!(matches!(lengths[..], [680..=725, 680..=705]), "{lengths:?}");
 }
 
-/// Samples at this rate; who has the core at a time is told by `who`.
+/// Samples at this rate; `who` has the core at a given time.
 fn sampled(made: &mut Made, hz: u64, seconds: u64, mut who: impl FnMut(u64) -> TaskId) {
     for n in 0..hz * seconds {
         let time = n * 1_000_000_000 / hz;
@@ -226,7 +226,7 @@ fn sampled(made: &mut Made, hz: u64, seconds: u64, mut who: impl FnMut(u64) -> T
 /// A real-time thread from second 20 on that the kernel takes off the core for the last 50 ms of each second, and for 300 ms
 /// once in a while. Others have these pauses, or the core idles, as before Linux 6.12.
 #[test]
-fn a_throttled_real_time_thread_has_one_run_of_which_its_share_is_told() {
+fn a_throttled_real_time_thread_has_one_run_with_its_share() {
     for hz in [49, 99, 999] {
         for pauses_are in ["ksoftirqd/1", "swapper"] {
             let mut made = Made::default();
@@ -244,7 +244,7 @@ fn a_throttled_real_time_thread_has_one_run_of_which_its_share_is_told() {
             let [("spinner", 359_900..=360_000), shorter @ ..] = &told[..] else {
                 panic!("{hz} {pauses_are}: {told:?}")
             };
-            // The long pauses are runs of their own, if there are samples enough to tell.
+            // The long pauses are runs of their own, given enough samples.
             assert!(shorter.iter().all(|(who, length)| *who == pauses_are && *length < 350), "{hz}: {told:?}");
             let spinner = &found[0];
             assert_eq!(spinner.pauses, 359, "{hz} {pauses_are}");
@@ -259,10 +259,10 @@ fn a_throttled_real_time_thread_has_one_run_of_which_its_share_is_told() {
     }
 }
 
-/// Two seconds of it are enough to tell at the recorder's rate: 46 samples in a row alone would be as likely by chance for a
-/// thread that has nine tenths of the core.
+/// At the recorder's rate two seconds are enough: 46 samples in a row alone could be chance for a thread with nine tenths of the
+/// core.
 #[test]
-fn a_throttled_thread_is_told_after_two_seconds_at_49_hz() {
+fn a_throttled_thread_is_found_after_two_seconds_at_49_hz() {
     let mut made = Made::default();
     let turns = [made.task("a", 10), made.task("b", 11)];
     let spinner = made.task("spinner", 66);
@@ -276,9 +276,9 @@ fn a_throttled_thread_is_told_after_two_seconds_at_49_hz() {
 }
 
 #[test]
-fn threads_that_take_turns_are_not_put_together() {
+fn runs_of_alternating_threads_are_not_merged() {
     for hz in [49, 99, 999] {
-        // What each of them has at a time, in ms.
+        // The length of their turns, in ms.
         for (own, others) in [(2, 2), (7, 3), (60, 60), (90, 30), (500, 500), (400, 100), (800, 200)] {
             let mut made = Made::default();
             let turns = [made.task("a", 10), made.task("b", 11)];
@@ -291,7 +291,7 @@ fn threads_that_take_turns_are_not_put_together() {
     }
 }
 
-/// What comes after a pause belongs to it only if it is more than the pause.
+/// A run continues after a pause only if what follows is longer than the pause.
 #[test]
 fn a_moment_after_a_run_is_not_part_of_it() {
     let mut made = Made::default();
@@ -303,31 +303,31 @@ fn a_moment_after_a_run_is_not_part_of_it() {
     });
     let found = find(&made);
     assert_eq!(found.iter().map(|found| (found.length / MS, found.pauses)).collect::<Vec<_>>(), [(999, 0)]);
-    assert_eq!(found[0].after.map(|after| made.comm(after)), Some("a"), "who came first after it, before it came back");
+    assert_eq!(found[0].after.map(|after| made.comm(after)), Some("a"), "the first to run after it");
 }
 
 #[test]
-fn two_files_in_one_do_not_run_into_each_other() {
+fn concatenated_files_are_kept_apart() {
     let mut made = Made::default();
     let hog = made.task("hog", 66);
     with_burst(&mut made, 1400, hog, 1000..1400);
-    // Begins with what the first ended with.
+    // Begins with the thread that the first ended with.
     for ms in 0..90 {
         made.tick(ms * MS, hog);
     }
     let found = find(&made);
     assert_eq!((found.len(), found[0].length / MS, found[0].end), (1, 400, Edge::Recording));
-    // One that is late is passed over.
+    // A late sample is ignored.
     let late = made.task("late", 77);
     made.tick(89 * MS, late);
     made.tick(5 * MS, late);
-    let mut finder = Finder::new(Options::default());
+    let mut finder = Finder::new(MonopolyOptions::default());
     made.samples.iter().for_each(|sample| finder.add(&made.names, sample));
     assert_eq!((finder.coverage().restarts, finder.coverage().late), (1, 3));
 }
 
 #[test]
-fn who_was_there_around_it_is_said() {
+fn neighbours_of_a_run_are_reported() {
     let mut made = Made::default();
     let hog = made.task("hog", 66);
     with_burst(&mut made, 2000, hog, 1000..1400);
@@ -343,9 +343,9 @@ fn who_was_there_around_it_is_said() {
     assert_eq!(found[0].kernel, 0.0);
 }
 
-/// A thread that comes, takes turns with others and goes had no share before, but it has around each of its runs.
+/// A short-lived thread that takes turns with others has no share before, but it has one around each of its runs.
 #[test]
-fn who_comes_and_takes_turns_has_no_monopoly() {
+fn a_short_lived_thread_that_takes_turns_has_no_monopoly() {
     let mut made = Made::default();
     let (a, rare) = (made.task("a", 10), made.task("rare", 66));
     let mut draw = 4321u64;

@@ -1,4 +1,4 @@
-//! One core under one event.
+//! One core, sampled by one event.
 
 use std::collections::VecDeque;
 
@@ -6,42 +6,41 @@ use super::beat::Beat;
 use super::pace::{Change, Pace};
 use super::pauses::{Bridge, Since};
 use super::run::{Follows, Owner, Run, Samples, Step, Tracker, around};
-use super::{Absent, By, Edge, Kind, Monopoly, Options, Usual, rank};
+use super::{Absent, By, Edge, Monopoly, MonopolyOptions, SampleKind, Usual, rank};
 use crate::model::{Dictionary, Sample, StrId, TaskId};
 
 const TOP_STACKS: usize = 5;
 const TOP_ABSENT: usize = 3;
-/// A clock that shows less so many times in a row was set back for good.
+/// This many earlier times in a row mean that the clock was set back for good.
 const BACK_FOR_GOOD: u32 = 3;
-/// A kernel thread that was not seen for longer does not belong here any more; one that is not seen for so long after a run is
-/// not waited for.
+/// A kernel thread unseen for longer no longer belongs to this core; nor is one awaited for longer after a run.
 const LOOK_AROUND: u64 = 10_000_000_000;
-/// Seen so often within that time, a kernel thread belongs to a core.
+/// A kernel thread seen this often within that time belongs to the core.
 const OFTEN: u64 = 3;
 const MOST_WORKERS: usize = 32;
 
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct CoreWatch {
     core: u32,
     pace: Pace,
     beat: Beat,
     last: Option<u64>,
-    /// What the last sample stands for, where its event says so.
+    /// The time the last sample represents, if its event tells.
     last_stands_for: Option<u64>,
-    /// It was seen idle: then silence is a loss of samples, else it may be idleness.
+    /// It was seen idle: then silence means lost samples, otherwise it may mean idle.
     idle_seen: bool,
     back: u32,
     threads: Tracker,
-    /// What `threads` told, until it is known to be over.
+    /// The runs of `threads`, held until they are over.
     bridge: Bridge,
     interrupts: Tracker,
     workers: Vec<Worker>,
-    /// Who was here of late and is not yet in `workers`.
+    /// Recent threads not yet in `workers`.
     sightings: VecDeque<(TaskId, u64)>,
     found: Vec<Monopoly>,
-    /// Found ones for which it is not yet known what came after, from this position of `found` on.
+    /// From this position of `found` on, what came after is not yet known.
     open: usize,
-    /// Found ones that may yet turn out to be chance.
+    /// Found runs that may still turn out to be chance.
     doubtful: Vec<Doubtful>,
     pub used: u64,
     pub late: u64,
@@ -50,22 +49,22 @@ pub(super) struct Watch {
     pub not_kept: u64,
 }
 
-/// What is known of how often samples come.
+/// What is known about the sampling rate.
 pub(super) struct Rate<'u> {
     /// Of all cores, for events that do not tick on an idle core.
     pub usual: Option<&'u mut Usual>,
-    /// The nanoseconds that the sample stands for.
+    /// The nanoseconds that the sample represents.
     pub stands_for: Option<u64>,
 }
 
-/// A run of few samples. If its thread has a share of the core afterwards, it is one of those who take turns.
+/// A run of few samples. If its thread has a share of the core afterwards, it just takes turns with others.
 #[derive(Debug)]
 struct Doubtful {
     /// Its position in `found`.
     at: usize,
     owner: Owner,
     samples: Samples,
-    /// How far its samples were apart: what comes may be sampled more often, and is weighed as if it were not.
+    /// The distance of its samples: later ones may come faster and are weighted down to this rate.
     interval: u64,
     /// Nanoseconds.
     own: u64,
@@ -73,7 +72,7 @@ struct Doubtful {
 }
 
 impl Doubtful {
-    /// Samples of its own thread afterwards, and of all, at the run's own rate.
+    /// Samples of its own thread afterwards, and of all, at the run's rate.
     fn afterwards(&self) -> (u64, u64) {
         (self.own / self.interval, self.seen / self.interval)
     }
@@ -82,7 +81,7 @@ impl Doubtful {
 /// A kernel thread that works for this core.
 #[derive(Debug)]
 struct Worker {
-    /// All kworkers of a core are one.
+    /// All kworkers of a core count as one.
     name: StrId,
     task: TaskId,
     first: u64,
@@ -90,9 +89,9 @@ struct Worker {
     seen: u64,
 }
 
-impl Watch {
-    pub fn new(core: u32) -> Watch {
-        Watch {
+impl CoreWatch {
+    pub fn new(core: u32) -> CoreWatch {
+        CoreWatch {
             core,
             pace: Pace::default(),
             beat: Beat::default(),
@@ -118,11 +117,11 @@ impl Watch {
 
     pub fn take(
         &mut self,
-        options: &Options,
+        options: &MonopolyOptions,
         names: &Dictionary,
         sample: &Sample,
         time: u64,
-        kind: Kind,
+        kind: SampleKind,
         rate: Rate<'_>,
     ) {
         if self.last.is_some_and(|last| time < last) {
@@ -136,7 +135,7 @@ impl Watch {
         self.back = 0;
         self.used += 1;
         let follows = self.follows(options, time, rate);
-        self.idle_seen |= kind == Kind::Idle;
+        self.idle_seen |= kind == SampleKind::Idle;
         let task = names.task(sample.task);
         let idle_task = task.is_idle_task(&names.strings);
         let owner = match (task.tid, task.pid) {
@@ -144,9 +143,9 @@ impl Watch {
             (Some(tid), pid) => Owner::Thread(pid, tid),
             (None, _) => Owner::Named(task.comm),
         };
-        let aside = kind == Kind::Irq;
+        let aside = kind == SampleKind::Irq;
         let stands_for = self.last_stands_for.unwrap_or(0);
-        let kernel = kind == Kind::Kernel;
+        let kernel = kind == SampleKind::Kernel;
         let step = Step { owner, aside, kernel, task: sample.task, stack: sample.stack, time, stands_for };
         let mut ended = Vec::new();
         for doubtful in &mut self.doubtful {
@@ -161,8 +160,8 @@ impl Watch {
         ended.drain(..).for_each(|run| self.bridge.take(run, &mut over));
         self.bridge.look(&step, (self.pace.interval(), options.pause), self.threads.current(), &mut over);
         let owner = match kind {
-            Kind::Irq => Owner::Interrupts,
-            Kind::Idle => Owner::Idle,
+            SampleKind::Irq => Owner::Interrupts,
+            SampleKind::Idle => Owner::Idle,
             _ => Owner::Other,
         };
         let step = Step { owner, aside: false, kernel: aside, ..step };
@@ -173,7 +172,7 @@ impl Watch {
         if !idle_task {
             self.sightings.push_back((sample.task, time));
         }
-        // A run is known to have ended only some samples later, or after what may be a pause.
+        // The end of a run is known only some samples later, or after a possible pause.
         let over_since = self.bridge.may_be_over_since(self.threads.current()).unwrap_or(u64::MAX);
         while self.sightings.len() as u64 > options.pause_intervals.saturating_add(1)
             && self.sightings.front().is_some_and(|(_, time)| *time <= over_since)
@@ -182,9 +181,9 @@ impl Watch {
         }
     }
 
-    fn follows(&mut self, options: &Options, time: u64, rate: Rate<'_>) -> Follows {
+    fn follows(&mut self, options: &MonopolyOptions, time: u64, rate: Rate<'_>) -> Follows {
         let off_beat = rate.stands_for.is_some_and(|period| self.beat.is_off(time, period));
-        // Where the rate changes, the slower one.
+        // If the rate changes, use the slower one.
         let stands_for = rate.stands_for.max(std::mem::replace(&mut self.last_stands_for, rate.stands_for));
         let Some(last) = self.last.replace(time) else {
             return Follows { interval: 0, silence: None, lost: false, slower: false };
@@ -206,8 +205,8 @@ impl Watch {
         Follows { interval, silence: silent.then_some(distance), lost, slower: change == Change::Slower }
     }
 
-    /// The clock went back: what comes has nothing to do with what was.
-    fn restart(&mut self, options: &Options, names: &Dictionary) {
+    /// The clock went back: what follows is unrelated to what was.
+    fn restart(&mut self, options: &MonopolyOptions, names: &Dictionary) {
         self.restarts += 1;
         self.close(options, names, Edge::Recording);
         self.threads = Tracker::default();
@@ -218,7 +217,7 @@ impl Watch {
         self.last = None;
     }
 
-    fn close(&mut self, options: &Options, names: &Dictionary, edge: Edge) {
+    fn close(&mut self, options: &MonopolyOptions, names: &Dictionary, edge: Edge) {
         let mut ended = Vec::new();
         self.threads.end_all(options, edge, self.pace.interval(), &mut ended);
         let mut over = Vec::new();
@@ -238,7 +237,7 @@ impl Watch {
         self.open = self.found.len();
     }
 
-    /// Says how likely the doubtful runs are, of which enough was seen, or of all.
+    /// Sets the probability of doubtful runs once enough was seen, or of all.
     fn decide(&mut self, all: bool) {
         let found = &mut self.found;
         self.doubtful.retain(|doubtful| {
@@ -252,24 +251,24 @@ impl Watch {
         });
     }
 
-    /// Leaves out what may be chance.
-    fn drop_chance(&mut self, options: &Options) {
+    /// Drops runs that may be chance.
+    fn drop_chance(&mut self, options: &MonopolyOptions) {
         let before = self.found.len();
         self.found.retain(|found| found.chance < options.chance);
         self.by_chance += (before - self.found.len()) as u64;
     }
 
-    pub fn finish(mut self, options: &Options, names: &Dictionary) -> Vec<Monopoly> {
+    pub fn finish(mut self, options: &MonopolyOptions, names: &Dictionary) -> Vec<Monopoly> {
         self.close(options, names, Edge::Recording);
         self.found
     }
 
-    fn end(&mut self, options: &Options, names: &Dictionary, run: Run, since: Since) {
+    fn end(&mut self, options: &MonopolyOptions, names: &Dictionary, run: Run, since: Since) {
         let length = run.length();
         if length.saturating_sub(run.unseen).saturating_sub(run.paused) < options.threshold || run.samples < 2 {
             return;
         }
-        // Between its samples it may have slept.
+        // It may have slept between its samples.
         let is_thin = run.stands_for > 0 && run.stands_for.saturating_mul(2) < length;
         if is_thin && !self.idle_seen {
             return;
@@ -332,7 +331,7 @@ impl Watch {
         }
     }
 
-    /// The kernel threads that had work here before the run and not within it.
+    /// The kernel threads that ran here before the run and not during it.
     fn absent(&self, run: &Run) -> Vec<Absent> {
         let often = |worker: &&Worker| {
             worker.seen >= OFTEN && worker.last < run.start && worker.last.saturating_add(LOOK_AROUND) > run.start
@@ -346,7 +345,7 @@ impl Watch {
         self.workers.iter().filter(often).map(absent).collect()
     }
 
-    /// Notes who is here, for the runs that ended and for those to come.
+    /// Notes the current thread, for ended and future runs.
     fn see_next(&mut self, names: &Dictionary) {
         let Some((id, time)) = self.sightings.pop_front() else { return };
         let task = names.task(id);
@@ -403,7 +402,7 @@ impl Watch {
     }
 }
 
-/// Keeps of the absences those that say something: longer than the run and than usual.
+/// Keeps the absences that are longer than the run and than usual.
 fn settle(found: &mut Monopoly) {
     let length = found.length;
     found.absent.retain(|absent| absent.length >= length && absent.length > absent.usual.saturating_mul(2));
@@ -411,10 +410,10 @@ fn settle(found: &mut Monopoly) {
     found.absent.truncate(TOP_ABSENT);
 }
 
-/// What a kernel thread that works for one core is called without what differs from one to the next.
+/// The name of a per-core kernel thread without its variable part.
 fn worker_name(comm: &str) -> Option<&str> {
     if let Some(rest) = comm.strip_prefix("kworker/") {
-        // `kworker/3:1-events`; `kworker/u8:2` works for any core.
+        // `kworker/3:1-events` is per core; `kworker/u8:2` works for any core.
         let (core, _) = rest.split_once(':')?;
         return core.bytes().all(|byte| byte.is_ascii_digit()).then(|| &comm[.."kworker/".len() + core.len()]);
     }

@@ -2,7 +2,7 @@ use super::*;
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{Clocks, CoreTicks, CoreTimes, Evidence, Thread, ThreadKey, ThreadSample};
 
-/// Two cores of which the second does as it is told; time goes on by a tenth of a second at each step.
+/// Two cores, the second of which follows the script; each step is a tenth of a second.
 struct Node {
     triggers: CoreTriggers,
     timeline: Timeline,
@@ -67,7 +67,7 @@ impl Node {
     }
 }
 
-/// A thread that runs since `born` on core 1 and is seen at each step.
+/// A thread that has run on core 1 since `born` and is seen at each step.
 fn spinner(class: SchedulingClass, born: Time) -> impl FnMut(&mut Evidence, Time) {
     let key = ThreadKey { tid: 4711, started: born.0 / 10_000_000 };
     move |evidence, at| {
@@ -99,16 +99,16 @@ fn spinner(class: SchedulingClass, born: Time) -> impl FnMut(&mut Evidence, Time
 }
 
 #[test]
-fn a_second_in_the_kernel_fires_once_until_there_was_room() {
+fn a_second_of_kernel_work_fires_once_until_the_core_has_room() {
     let mut node = Node::new();
     assert_eq!(node.run(9, SYSTEM), 0);
     assert_eq!(node.run(2, SYSTEM), 1);
     let fired = &node.fired[0];
     assert_eq!((fired.code.as_str(), fired.subject.as_str(), fired.core), ("core-saturated", "core 1", Some(1)));
-    assert_eq!(fired.text, "core 1 was in the kernel without a pause");
-    assert_eq!(node.run(600, SYSTEM), 0, "it goes on");
+    assert_eq!(fired.text, "core 1 was full of kernel work");
+    assert_eq!(node.run(600, SYSTEM), 0, "still the same");
     for _ in 0..20 {
-        assert_eq!(node.run(1, [0, 9, 0, 0]) + node.run(9, SYSTEM), 0, "it hovers about the threshold");
+        assert_eq!(node.run(1, [0, 9, 0, 0]) + node.run(9, SYSTEM), 0, "it hovers around the threshold");
     }
     let began = node.fired[0].since.unwrap();
     assert_eq!(node.over, [], "it is not over");
@@ -118,11 +118,11 @@ fn a_second_in_the_kernel_fires_once_until_there_was_room() {
     assert_eq!(over.until.since(began), over.lasted);
     let lasted = over.lasted.as_secs_f64();
     assert!((80.0..=81.5).contains(&lasted), "{lasted}");
-    assert_eq!(node.run(11, SYSTEM), 1, "another time");
+    assert_eq!(node.run(11, SYSTEM), 1, "a new one");
 }
 
 #[test]
-fn system_and_softirq_add_up_and_stolen_time_is_no_room() {
+fn system_and_softirq_add_up_and_stolen_time_is_not_idle() {
     assert_eq!(Node::new().run(12, [0, 4, 6, 0]), 1);
     assert_eq!(Node::new().run(12, [0, 8, 0, 2]), 1);
     assert_eq!(Node::new().run(50, [0, 5, 0, 5]), 0);
@@ -130,7 +130,7 @@ fn system_and_softirq_add_up_and_stolen_time_is_no_room() {
 }
 
 #[test]
-fn a_plain_busy_core_is_no_incident() {
+fn an_ordinary_busy_core_is_no_incident() {
     assert_eq!(Node::new().run(100, USER), 0);
     let mut node = Node::new();
     let born = node.at;
@@ -138,7 +138,7 @@ fn a_plain_busy_core_is_no_incident() {
 }
 
 #[test]
-fn a_real_time_spinner_is_named_though_all_its_time_is_user_time() {
+fn a_real_time_spinner_is_named_though_it_runs_in_user_mode() {
     let mut node = Node::new();
     let born = node.at;
     assert_eq!(node.run_with(20, USER, spinner(SchedulingClass::Fifo, born)), 1);
@@ -146,7 +146,7 @@ fn a_real_time_spinner_is_named_though_all_its_time_is_user_time() {
     assert_eq!((fired.code.as_str(), fired.core), ("core-monopolised", Some(1)));
     assert_eq!(fired.text, "spin[4711] (SCHED_FIFO 50) had core 1 to itself");
     assert!(fired.at.since(born) < Duration::from_millis(1300), "{:?}", fired.at);
-    // It ends, and programs fill the core: that is another story, until the next one comes.
+    // It exits and ordinary programs fill the core: no incident until the next spinner comes.
     assert_eq!(node.run(100, USER), 0);
     let lasted = node.over[0].lasted.as_secs_f64();
     assert!((1.9..=2.1).contains(&lasted), "{lasted}");
@@ -156,7 +156,7 @@ fn a_real_time_spinner_is_named_though_all_its_time_is_user_time() {
 }
 
 #[test]
-fn a_spinner_had_the_core_until_it_slept_though_others_fill_it_since() {
+fn a_spinner_had_the_core_until_it_slept_though_others_filled_it_afterwards() {
     let mut node = Node::new();
     let born = node.at;
     let mut spin = spinner(SchedulingClass::Fifo, born);
@@ -175,10 +175,10 @@ fn a_spinner_had_the_core_until_it_slept_though_others_fill_it_since() {
 }
 
 #[test]
-fn a_spinner_that_is_throttled_leaves_five_percent() {
+fn a_throttled_spinner_leaves_five_percent() {
     let mut node = Node::new();
     let born = node.at;
-    // Half a tick in ten cannot be said: nine and ten in turns.
+    // There is no half tick: nine and ten in turn.
     let mut fired = 0;
     let mut add = spinner(SchedulingClass::Fifo, born);
     for _ in 0..10 {
@@ -198,7 +198,7 @@ fn one_late_look_at_a_young_spinner_is_enough() {
 }
 
 #[test]
-fn a_core_that_was_away_and_counters_of_another_boot_begin_anew() {
+fn a_core_that_was_offline_and_counters_of_another_boot_start_over() {
     let mut node = Node::new();
     node.run(5, SYSTEM);
     node.ticks.system += 1_000_000;

@@ -1,4 +1,4 @@
-//! One meter: what is full is full for the diagnosis, for the recorder's trigger, its metrics and minutes, and on the page.
+//! One definition of full: the diagnosis, the recorder's trigger, metrics and roll-ups, and the page agree.
 
 use super::*;
 use coroner_diagnosis::{Code, diagnose};
@@ -12,7 +12,7 @@ use coroner_recorder::triggers::Triggers;
 use serde_json::Value;
 
 const SECONDS: u64 = 90;
-/// The wall clock is 30 s into a minute when it begins.
+/// It begins 30 s into a wall-clock minute.
 const REAL_NS: u64 = 1_780_000_050_000_000_000;
 const HIGH: u64 = 1_000_000;
 
@@ -23,7 +23,7 @@ enum Full {
     Not,
 }
 
-/// What core 1 does in 100 ticks; the rest of them is idle time. Core 0 idles.
+/// Core 1's work per 100 ticks; the rest is idle. Core 0 idles.
 #[derive(Clone, Copy, Default)]
 struct Load {
     user: u64,
@@ -36,10 +36,10 @@ struct Load {
 struct Row {
     name: &'static str,
     load: Load,
-    /// What becomes of a look; `None` if nobody looked.
+    /// Modifies a poll; `None` drops it.
     look: fn(CoreTimes) -> Option<CoreTimes>,
     full: Full,
-    /// Of the seconds that core 1 was there.
+    /// In seconds in which core 1 was online.
     full_for: f64,
 }
 
@@ -110,7 +110,7 @@ fn clocks(at: Time) -> Clocks {
     Clocks { at, real_ns: REAL_NS + at.0, boot_ns: at.0 }
 }
 
-/// What the page says of core 1.
+/// The page's row of core 1.
 fn page(looks: &[CoreTimes]) -> Value {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("made.coroner");
@@ -120,18 +120,18 @@ fn page(looks: &[CoreTimes]) -> Value {
     file.finish(&[]).unwrap();
     let source = ProfileSource { file: path, ..ProfileSource::default() };
     let shown = Shown::open(source, "made".to_owned()).unwrap();
-    let answer = answer(&shown, &Ask::new("cores", "columns=90", "")).unwrap();
+    let answer = answer(&shown, &ApiQuery::new("cores", "columns=90", "")).unwrap();
     let grid: Value = serde_json::from_slice(&answer.body).unwrap();
     let cores = grid["cores"].as_array().unwrap();
     cores.iter().find(|row| row["core"] == 1).unwrap().clone()
 }
 
 #[test]
-fn everybody_agrees_which_core_is_full() {
+fn all_meters_agree_which_core_is_full() {
     for row in rows() {
         let (name, looks) = (row.name, looks(&row));
         let (in_kernel, busy) = (row.full == Full::InKernel, row.full != Full::Not);
-        // Of two stretches each begins a little late or ends a little early.
+        // With two parts, each begins a little late or ends a little early.
         let is_right = |seconds: f64, full: bool| match full {
             true => (seconds - row.full_for).abs() < 1.5,
             false => seconds == 0.0,
@@ -174,11 +174,11 @@ fn everybody_agrees_which_core_is_full() {
         let page = page(&looks);
         assert_eq!(page["score"].as_f64().unwrap() >= 90.0, busy, "{name}: {page}");
 
-        // The same shares everywhere: over all, over a minute, over ten seconds, and in each column.
+        // The same shares everywhere: overall, per minute, per ten seconds, and in each column.
         let near = |share: f64| (share - told.shares.busy()).abs() < 0.02;
         assert!(near(of_core.busy) && node.worst_core.is_some_and(|(_, busy)| near(busy)), "{name}: {of_core:?}");
         assert!((of_core.system - told.shares.kernel()).abs() < 0.02, "{name}: {of_core:?}");
-        // The column in which the core goes offline has ten ticks, of which one may be its neighbour's.
+        // The column in which the core goes offline has ten ticks; one may belong to its neighbour.
         let near = |share: f64| (share - told.shares.busy()).abs() < 0.1;
         let columns = page["busy"].as_array().unwrap();
         let seen = columns.iter().filter_map(Value::as_f64);

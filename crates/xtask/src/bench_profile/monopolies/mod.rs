@@ -1,5 +1,5 @@
-//! Monopolies found blind: how many of those that were there, how many of those found were there, how far off. A load that draws
-//! its bursts at random notes what it did; perf records; the finder sees only the recording.
+//! Recall, precision and error of the monopoly finder. A load with random bursts records what it did; perf records it; the finder
+//! sees only perf's recording.
 
 pub mod workload;
 
@@ -7,25 +7,25 @@ use super::{Row, perf};
 use anyhow::bail;
 use coroner_profile::import;
 use coroner_profile::symbols::Symbols;
-use coroner_profile::views::monopolies::{By, Finder, Options};
+use coroner_profile::views::monopolies::{By, Finder, MonopolyOptions};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 const MS: u64 = 1_000_000;
 const SECONDS: u64 = 12;
-/// Seeds at each rate for one run.
+/// Seeds per rate and run.
 const RATES: [(u32, u64); 3] = [(999, 4), (99, 2), (49, 2)];
 const BAR: f64 = 0.95;
-/// Others' samples may be in a run for so long (`Options::pause`); stretches of one thread that are closer are one.
+/// Others may interrupt a run for this long (`MonopolyOptions::pause`); closer stretches of one thread are one run.
 const PAUSE: u64 = 5 * MS;
 
 pub fn run(_binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
     // SAFETY: no memory is involved.
     if unsafe { libc::geteuid() } != 0 {
-        bail!("the load has real-time threads and perf watches all cores: run as root");
+        bail!("the load has real-time threads and perf records all cores: run as root");
     }
-    let threshold = Options::default().threshold;
+    let threshold = MonopolyOptions::default().threshold;
     let mut rows = Vec::new();
     for (rate, seeds) in RATES {
         let mut score = Score::default();
@@ -97,12 +97,16 @@ fn read_truth(text: &str) -> anyhow::Result<Vec<Stretch>> {
 }
 
 fn find(recording: &Path) -> anyhow::Result<Vec<Stretch>> {
-    let mut finder = Finder::new(Options::default());
-    let imported =
-        import::file(recording, &import::Options::default(), &mut Symbols::of_this_machine(), &mut |names, sample| {
+    let mut finder = Finder::new(MonopolyOptions::default());
+    let imported = import::file(
+        recording,
+        &import::ImportOptions::default(),
+        &mut Symbols::of_this_machine(),
+        &mut |names, sample| {
             finder.add(names, &sample);
             ControlFlow::Continue(())
-        })?;
+        },
+    )?;
     let found = finder.finish(&imported.names).into_iter().filter(|found| found.by == By::Thread);
     Ok(found
         .filter_map(|found| {
@@ -115,15 +119,15 @@ fn find(recording: &Path) -> anyhow::Result<Vec<Stretch>> {
 
 #[derive(Default)]
 struct Score {
-    /// Long ones (twice the threshold and more), and those of them that were found.
+    /// Long runs (at least twice the threshold), and how many of them were found.
     long: (u64, u64),
-    /// All that are at least as long as the threshold.
+    /// All runs of at least the threshold, and how many were found.
     all: (u64, u64),
-    /// Found ones of the load's threads, and those of them that were there.
+    /// Found runs of the load's threads, and how many of them are real.
     found: (u64, u64),
-    /// Those that were found in more than one part.
+    /// Runs found in more than one part.
     split: u64,
-    /// Found ones of other threads of this machine: nobody knows.
+    /// Found runs of other threads on this machine; their truth is unknown.
     unknown: u64,
     start_errors: Vec<u64>,
     length_errors: Vec<u64>,
@@ -162,7 +166,7 @@ impl Score {
                 continue;
             }
             let best = truth.iter().max_by_key(|truth| truth.shared(one));
-            // A sample cannot tell the threshold from one that is shorter by what is uncertain.
+            // Samples cannot tell the threshold from a run that is shorter by the uncertainty.
             let was_there = best.is_some_and(|truth| {
                 truth.shared(one) * 2 >= one.length() && truth.length() + one.uncertainty >= threshold
             });
@@ -187,7 +191,7 @@ impl Score {
         Row {
             work: format!("monopolies found blind, {rate} Hz, {seconds} s"),
             ours: format!(
-                "recall {recall:.3} of {} of 200 ms and more ({:.3} of {} of 100 ms and more), precision {precision:.3} of {}, {} in more than one part; error of start {start}, of length {length} (median/worst); {} of other threads not judged",
+                "recall {recall:.3} of {} runs ≥ 200 ms ({:.3} of {} ≥ 100 ms), precision {precision:.3} of {}, {} in more than one part; error of start {start}, of length {length} (median/worst); {} of other threads not judged",
                 self.long.0,
                 share(self.all),
                 self.all.0,
@@ -197,7 +201,7 @@ impl Score {
             ),
             peer: "–".to_owned(),
             ratio: "–".to_owned(),
-            bar: if rate == 999 { format!("≥ {BAR} both, none in parts") } else { "none".to_owned() },
+            bar: if rate == 999 { format!("≥ {BAR} for both, none in parts") } else { "none".to_owned() },
             met: rate != 999 || enough,
         }
     }

@@ -1,5 +1,5 @@
-//! What is to be found: threads that take a core for themselves at times drawn at random, among threads that share. Each thread
-//! that works notes when it was on which core, by reading the clock all the time. The finder never sees these notes.
+//! What the finder must find: threads that take a core for themselves at random times, among threads that share. Each working
+//! thread reads the clock all the time and records when it was on which core. The finder never sees these records.
 
 use anyhow::{Context, bail};
 use std::fmt::Write as _;
@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const MS: u64 = 1_000_000;
-/// A thread that does not see the clock for longer was off its core, if the kernel counted a switch.
+/// A thread with a longer gap between clock readings was off its core, if the kernel counted a switch.
 const PAUSE: u64 = 2 * MS;
-/// Shorter stretches are of no interest.
+/// Shorter stretches do not matter.
 const NOTED: u64 = 20 * MS;
 
-/// A small generator: the same seed draws the same.
+/// A small random generator: the same seed draws the same.
 pub struct Draw(u64);
 
 impl Draw {
@@ -41,7 +41,7 @@ pub fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// How often this thread was taken off its core or left it.
+/// Context switches of this thread.
 fn switches() -> i64 {
     // SAFETY: getrusage writes one rusage into the zeroed struct that we own; all-zero is a valid rusage.
     let usage = unsafe {
@@ -52,7 +52,7 @@ fn switches() -> i64 {
     usage.ru_nvcsw + usage.ru_nivcsw
 }
 
-/// What a thread writes down of itself.
+/// A thread's own records.
 struct Notes {
     what: &'static str,
     tid: i32,
@@ -66,7 +66,7 @@ impl Notes {
         Notes { what, tid: unsafe { libc::gettid() }, text: String::new(), all: all.clone() }
     }
 
-    /// Works until the clock says so.
+    /// Works until a given time.
     fn work(&mut self, until: u64) {
         let mut start = monotonic_ns();
         let mut last = start;
@@ -79,7 +79,7 @@ impl Notes {
             }
             let now = monotonic_ns();
             if now - last > PAUSE {
-                // Without a switch the host took the core, or an interrupt: nobody else ran here.
+                // Without a switch, the hypervisor or an interrupt had the core: no other thread ran here.
                 let switched = std::mem::replace(&mut seen, switches()) != seen;
                 if switched {
                     self.note(core, start, last);
@@ -91,7 +91,7 @@ impl Notes {
                 start = now;
                 core = self::core();
             } else {
-                // Switches too short to matter must not be counted for the next long pause.
+                // Do not count short switches for the next long pause.
                 if now / (10 * MS) != last / (10 * MS) {
                     seen = switches();
                 }
@@ -139,7 +139,7 @@ fn pin(core: usize) {
     }
 }
 
-/// Makes the thread that calls a real-time one.
+/// Makes the calling thread real-time.
 fn real_time(policy: i32) -> bool {
     let parameter = libc::sched_param { sched_priority: 20 };
     // SAFETY: reads one sched_param that we own.
@@ -152,7 +152,7 @@ fn name(name: &str) -> std::thread::Builder {
 
 /// Works for `seconds` and writes `what tid core start end` (nanoseconds of CLOCK_MONOTONIC) for each stretch to `truth`.
 pub fn run(seed: u64, seconds: u64, threshold_ms: u64, truth: &Path) -> anyhow::Result<()> {
-    // SAFETY: no memory is involved. Whoever started us is gone: then nobody wants the load.
+    // SAFETY: no memory is involved. If our parent is gone, nobody needs the load.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let policy_allowed = std::thread::spawn(|| real_time(libc::SCHED_FIFO)).join();
     if !policy_allowed.is_ok_and(|allowed| allowed) {
@@ -166,7 +166,7 @@ pub fn run(seed: u64, seconds: u64, threshold_ms: u64, truth: &Path) -> anyhow::
     let mut threads = Vec::new();
     for core in &cores {
         let core = *core;
-        // Two that never pause, so that whoever is alone on a core is not one of them.
+        // Two that never pause and share, so neither is ever alone on a core.
         for _ in 0..2 {
             let notes = notes.clone();
             threads.push(name("sharer").spawn(move || {
@@ -192,14 +192,14 @@ pub fn run(seed: u64, seconds: u64, threshold_ms: u64, truth: &Path) -> anyhow::
         let (what, policy, length) = match draw.below(10) {
             // Just too short.
             0 | 1 => ("short", libc::SCHED_FIFO, threshold_ms * draw.between(50, 90) / 100),
-            // Not entitled to the core: it shares.
+            // Not real-time: it shares the core.
             2 => ("fair", libc::SCHED_OTHER, draw.between(200, 800)),
             n => ("burst", if n % 2 == 0 { libc::SCHED_FIFO } else { libc::SCHED_RR }, draw.between(60, 800)),
         };
         bursts.push((at, core, what, policy, length * MS));
         at += length * MS + draw.between(100, 900) * MS;
     }
-    // A thread of its own for each, ready before its time; some wait asleep as the same thread for the next.
+    // One thread per burst, started before its time; some sleep and do the next burst as well.
     for core in &cores {
         for (what, policy) in [
             ("burst", libc::SCHED_FIFO),
@@ -228,7 +228,7 @@ pub fn run(seed: u64, seconds: u64, threshold_ms: u64, truth: &Path) -> anyhow::
     }
     for thread in threads {
         if thread.join().is_err() {
-            bail!("a thread of the load ended badly");
+            bail!("a thread of the load failed");
         }
     }
     stop.store(true, Ordering::Relaxed);

@@ -1,19 +1,19 @@
-//! A made-up day of a node with 64 cores, as the recorder would keep it: samples of each core at 49 Hz, one file for ten minutes.
+//! A generated day of a node with 64 cores, as the recorder would keep it: samples of each core at 49 Hz, one file per ten minutes.
 //!
-//! A third of the cores' time is idle; the rest belongs to 48 programs with 600 threads, which stay on a core for some samples.
-//! Each program has 250 stacks that branch off from each other, 10 to 60 frames deep, some of them met often and most of them
-//! rarely; a file meets half of them. Names are as long as those of the kernel, of C++ and of Go.
+//! A third of the cores' time is idle; the rest belongs to 48 programs with 600 threads, which stay on a core for a few samples.
+//! Each program has 250 branching stacks, 10 to 60 frames deep, a few of them frequent and most of them rare; a file contains half
+//! of them. Names are as long as those of the kernel, C++ and Go.
 
 use coroner_evidence::recording::{Writer, segments};
-use coroner_profile::import::Report;
-use coroner_profile::model::{Clock, Dictionary, EventId, Frame, FrameId, Place, Sample, StackId, Task, TaskId};
+use coroner_profile::import::ImportReport;
+use coroner_profile::model::{Clock, Dictionary, EventId, Frame, FrameId, FramePlace, Sample, StackId, Task, TaskId};
 use coroner_profile::recording::{Origin, SampleWriter};
 use std::path::Path;
 
 pub const CORES: u32 = 64;
 pub const RATE: u64 = 49;
 pub const FILE_SECONDS: u64 = 600;
-/// When the day begins, in nanoseconds since 1970, and on the node's own clock.
+/// Start of the day, in nanoseconds since 1970 and on the node's monotonic clock.
 pub const START_WALL: u64 = 1_780_000_000 * SECOND;
 pub const START_CLOCK: u64 = 1_000_000 * SECOND;
 pub const SECOND: u64 = 1_000_000_000;
@@ -46,7 +46,7 @@ impl Random {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Small numbers often, large ones rarely.
+    /// Favours small numbers.
     fn skewed(&mut self, n: usize) -> usize {
         ((self.unit().powi(3) * n as f64) as usize).min(n - 1)
     }
@@ -126,7 +126,7 @@ impl Node {
         let idle_task = names.intern_task(Task { pid: Some(0), tid: Some(0), comm, cgroup: None });
         let kernel_module = names.strings.intern("[kernel.kallsyms]");
         let mut frames =
-            |names: &mut Dictionary, count: usize, style: usize, module: &str, place: Place| -> Vec<FrameId> {
+            |names: &mut Dictionary, count: usize, style: usize, module: &str, place: FramePlace| -> Vec<FrameId> {
                 let module = names.strings.intern(module);
                 let one = |_| {
                     let symbol = symbol(random, style);
@@ -134,11 +134,17 @@ impl Node {
                 };
                 (0..count).map(one).collect()
             };
-        let kernel = frames(&mut names, 3000, 0, "[kernel.kallsyms]", Place::Kernel);
-        let libc = frames(&mut names, 400, 0, "/usr/lib/x86_64-linux-gnu/libc.so.6", Place::User);
+        let kernel = frames(&mut names, 3000, 0, "[kernel.kallsyms]", FramePlace::Kernel);
+        let libc = frames(&mut names, 400, 0, "/usr/lib/x86_64-linux-gnu/libc.so.6", FramePlace::User);
         let mut own: Vec<Vec<FrameId>> = (0..PROGRAMS)
             .map(|p| {
-                frames(&mut names, 400, 1 + p % 2, &format!("/opt/services/program-{p}/bin/program-{p}"), Place::User)
+                frames(
+                    &mut names,
+                    400,
+                    1 + p % 2,
+                    &format!("/opt/services/program-{p}/bin/program-{p}"),
+                    FramePlace::User,
+                )
             })
             .collect();
         own.iter_mut().for_each(|own| own.extend_from_slice(&libc));
@@ -153,7 +159,7 @@ impl Node {
         ] {
             let symbol = names.strings.intern(name);
             let frame =
-                names.frames.intern(Frame { symbol, module: kernel_module, place: Place::Kernel, inlined: false });
+                names.frames.intern(Frame { symbol, module: kernel_module, place: FramePlace::Kernel, inlined: false });
             idle = names.stacks.push(idle, frame);
         }
         let programs = own
@@ -186,7 +192,7 @@ impl Node {
         }
         if now.task != self.idle.0 && random.below(4) > 0 {
             let stacks = &self.programs[now.program].stacks;
-            // Each file meets another half of them.
+            // Each file contains a different half.
             now.stack = stacks[(random.skewed(STACKS / 2) + file as usize * 7) % STACKS];
         }
     }
@@ -199,16 +205,16 @@ impl Node {
         Ok(file.finish(&[])?)
     }
 
-    /// Writes the samples of the file `number` at `rate` a second and core, and says how many they are.
+    /// Writes the samples of the file `number` at `rate` per second and core. Returns how many.
     pub fn samples(&self, file: &mut Writer, number: u64, cores: u32, rate: u64) -> anyhow::Result<u64> {
         let random = &mut Random::new(1000 + number);
         let origin = Origin { kind: "made up".to_owned(), ..Origin::default() };
-        file.set_profile_source(&origin.row(self.names.clock, Some(&Report::default())))?;
+        file.set_profile_source(&origin.row(self.names.clock, Some(&ImportReport::default())))?;
         let mut writer = SampleWriter::default();
         let period = SECOND / rate;
         let mut running = vec![Running { program: 0, task: self.idle.0, stack: self.idle.1 }; cores as usize];
         let first = number * FILE_SECONDS * rate;
-        // Before the file begins the cores get busy: its first second is as the others.
+        // Warm up before the file begins, so that its first second is like the others.
         for _ in 0..rate {
             running.iter_mut().for_each(|running| self.run_on(random, number, running));
         }
@@ -227,7 +233,7 @@ impl Node {
     }
 }
 
-/// Stacks that branch off from each other, 10 to 60 frames deep; 4 of 10 end in the kernel.
+/// Branching stacks, 10 to 60 frames deep; 4 of 10 end in the kernel.
 fn branching(random: &mut Random, names: &mut Dictionary, own: &[FrameId], kernel: &[FrameId]) -> Vec<StackId> {
     let mut known: Vec<Vec<FrameId>> = vec![own[..8].to_vec()];
     let mut stacks = Vec::new();
