@@ -1,6 +1,6 @@
-// How long a frame takes while a flame graph of 100,000 frames is moved and zoomed, in headless Chromium.
-//   node bench-flame.mjs          prints p50, p95 and the longest; fails above the bar (50 ms at p95)
-// Each wheel turn asks for one drawing; its time is from the turn until the browser has put the picture on the screen.
+// Frame time while a flame graph of 100,000 frames is panned and zoomed, in headless Chromium.
+//   node bench-flame.mjs          prints p50, p95 and the maximum; fails above 50 ms at p95
+// Each wheel event causes one redraw; its time is from the event until the browser has presented the frame.
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -10,7 +10,7 @@ import { look, serve, settled } from "./view.mjs";
 const BAR_MS = 50, STACKS = 1990, DEPTH = 52;
 const dir = mkdtempSync(join(tmpdir(), "coroner-bench-"));
 const file = join(dir, "large.folded");
-// As many stacks as can each be 0.05 % of all, which is the least that is drawn; names as long as real ones.
+// As many stacks as can each have 0.05 % of the total, the smallest share that is drawn; names as long as real ones.
 const stack = at => ["command", ...Array.from({ length: DEPTH }, (_, depth) => `namespace::module_${depth % 9}::function_${depth < 1 ? at % 40 : at}_${depth}${depth > 30 ? "_[k]" : ""}`)].join(";");
 writeFileSync(file, Array.from({ length: STACKS }, (_, at) => `${stack(at)} 100\n`).join(""));
 
@@ -31,7 +31,7 @@ try {
       const began = performance.now();
       turn(options);
       await drawn();
-      // What the canvas still holds back is drawn when its pixels are asked for.
+      // Reading pixels forces pending canvas drawing.
       canvas.getContext("2d").getImageData(0, 0, 1, 1);
       took.push(performance.now() - began);
     };

@@ -1,4 +1,4 @@
-// Opens Chromium for the tests and the screenshots, on files that `coroner flame` wrote.
+// Opens Chromium for tests and screenshots, with files that `coroner flame` wrote.
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -8,7 +8,7 @@ import { chromium } from "playwright-core";
 
 const here = dirname(fileURLToPath(import.meta.url));
 export const repository = dirname(here);
-// 12 s of perf record under a load where one thread keeps a core for 350 ms every 5 s.
+// 12 s of perf record under a load in which one thread takes a core for 350 ms every 5 s.
 export const recording = join(here, "testdata", "starved-core.folded");
 
 const coroner = process.env.CORONER ?? join(repository, "target", "release", "coroner");
@@ -16,7 +16,7 @@ export function flame(from, to, ...options) {
   execFileSync(coroner, ["flame", from, "-o", to, ...options], { stdio: ["ignore", "ignore", "inherit"] });
 }
 
-// Root has no sandbox in most containers. Nothing here needs a network.
+// As root in most containers there is no sandbox. Nothing here needs a network.
 const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
   "--disable-component-update", "--disable-sync"];
 
@@ -25,15 +25,15 @@ function executable() {
   for (const name of ["chromium", "chromium-browser", "google-chrome"]) {
     try {
       return execFileSync("sh", ["-c", 'command -v "$0"', name], { encoding: "utf8" }).trim();
-    } catch { /* the next one */ }
+    } catch { /* try the next one */ }
   }
   throw new Error("no Chromium found; name one in $CHROMIUM");
 }
 
-// A loaded machine may take long for anything.
+// On a loaded machine anything may take long.
 const PATIENCE = 120_000;
 
-// A browser with an empty profile of its own, which is gone after close().
+// A browser with its own empty profile, which close() removes.
 export async function launch(options = {}) {
   const profile = mkdtempSync(join(tmpdir(), "coroner-browser-"));
   const context = await chromium.launchPersistentContext(profile, {
@@ -46,7 +46,7 @@ export async function launch(options = {}) {
   return { context, close };
 }
 
-// Opens a file. `complaints` gets whatever the page says, throws or asks, and what it wants from elsewhere.
+// Opens a file. `complaints` collects console messages, errors, dialogs and requests to other hosts.
 export async function open(context, file, hash = "") {
   const page = await context.newPage();
   const complaints = [];

@@ -1,4 +1,4 @@
-// What a reader of the SVG does, in a real browser.
+// What a user does with the SVG, in a real browser.
 import assert from "node:assert/strict";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -19,7 +19,7 @@ after(async () => {
   rmSync(dir, { recursive: true, force: true });
 });
 
-// Opens a graph, and in the end wants no complaint and no page left.
+// Opens a graph; at the end there must be no complaint and no page left open.
 async function look(file, hash, use) {
   const { page, complaints } = await open(browser.context, file, hash);
   try {
@@ -30,7 +30,7 @@ async function look(file, hash, use) {
   }
 }
 
-// All boxes that are drawn: name, place and look.
+// All drawn boxes: name, position and appearance.
 const boxes = page => page.$$eval(".frames > g", all => all.map(g => {
   const rect = g.querySelector("rect"), text = g.querySelector("text");
   return {
@@ -58,7 +58,7 @@ const share = pattern => lines.filter(line => line.frames.some(name => pattern.t
   .reduce((sum, line) => sum + line.weight, 0) / total;
 const percent = share => share === 0 ? "0 %" : (share * 100).toFixed(share < 0.001 ? 3 : 2) + " %";
 
-test("opens without a complaint, as wide as the window, every name inside its box", () => look(svg, "", async page => {
+test("opens without errors, as wide as the window, every name inside its box", () => look(svg, "", async page => {
   for (const width of [1280, 2560, 640]) {
     await page.setViewportSize({ width, height: 900 });
     await page.waitForFunction(width => {
@@ -75,7 +75,7 @@ test("opens without a complaint, as wide as the window, every name inside its bo
   assert.equal(await page.title(), await page.locator(".bar b").textContent());
 }));
 
-test("zoom makes a frame as wide as the page, shows what was too narrow, and goes back", () => look(svg, "", async page => {
+test("zoom makes a frame as wide as the page, shows frames that were too narrow, and can be undone", () => look(svg, "", async page => {
   const first = await boxes(page);
   const whole = first[0].width;
   const wide = first.find(box => box.name === "stress-ng-vm");
@@ -91,7 +91,7 @@ test("zoom makes a frame as wide as the page, shows what was too narrow, and goe
   const inside = first.filter(box => box.y === above && box.x >= wide.x && box.x < wide.x + wide.width).length;
   assert.ok(drawn(zoomed, above) > inside, `${drawn(zoomed, above)} boxes where ${inside} were seen`);
   assert.match(await status(page), /^stress-ng-vm {2}\d+\.\d\d %, .*command$/);
-  // An ancestor can be clicked, too.
+  // An ancestor can be clicked too.
   await click(page, "all");
   assert.deepEqual(await boxes(page), first);
   await click(page, "stress-ng-vm");
@@ -100,10 +100,10 @@ test("zoom makes a frame as wide as the page, shows what was too narrow, and goe
   assert.ok(await page.locator("button", { hasText: "Reset zoom" }).isHidden());
 }));
 
-test("search tells the share of stacks that match, each once", () => look(svg, "", async page => {
+test("search shows the share of matching stacks, each counted once", () => look(svg, "", async page => {
   for (const pattern of ["^_Py", "vfs_(read|write)$", "syscall", "SYSCALL", "python3|_Py", "stress", "nothing like this"]) {
     await search(page).fill(pattern);
-    // Small letters match both cases.
+    // Lower case matches both cases.
     const regex = new RegExp(pattern, pattern === pattern.toLowerCase() ? "i" : "");
     const want = percent(share(regex));
     assert.ok((await matched(page)).startsWith(`Matched ${want} in `), `${pattern}: ${await matched(page)}, not ${want}`);
@@ -111,13 +111,13 @@ test("search tells the share of stacks that match, each once", () => look(svg, "
     assert.ok(hits.every(box => regex.test(box.name)));
     assert.equal(hits.length > 0, pattern !== "nothing like this");
   }
-  // What is no expression is looked for as it stands, and marked.
+  // An invalid expression is searched for literally, and marked.
   await search(page).fill("[unk");
   assert.ok((await matched(page)).startsWith(`Matched ${percent(share(/\[unk/))} in `), await matched(page));
   assert.ok(await search(page).evaluate(input => input.classList.contains("bad")));
   await page.getByRole("button", { name: "Clear", exact: true }).click();
   assert.equal(await matched(page), "");
-  // Inside a zoom also the share of what is seen.
+  // While zoomed, also the share of what is visible.
   await click(page, "stress-ng-vm");
   await search(page).fill("stress-ng-vm");
   assert.match(await matched(page), /, 100\.00 % of this view$/);
@@ -154,7 +154,7 @@ test("everything works by keyboard", () => look(svg, "", async page => {
   assert.ok(await search(page).evaluate(input => input === document.activeElement));
 }));
 
-test("a reload, a link and the way back show the same", () => look(svg, "", async page => {
+test("a reload, a link and the back button show the same", () => look(svg, "", async page => {
   const first = await boxes(page);
   await click(page, "python3");
   await search(page).fill("^_Py.*(Eval|Call)");
@@ -169,13 +169,13 @@ test("a reload, a link and the way back show the same", () => look(svg, "", asyn
   });
   await page.goBack();
   assert.deepEqual(await boxes(page), first);
-  // What nobody wrote shows the whole.
+  // An invalid address shows everything.
   for (const hash of ["#z=99999999", "#z=-1", "#z=x&s=%", "#s=(((", "#nonsense"]) {
     await look(svg, hash, async other => assert.equal((await boxes(other)).length, first.length));
   }
 }));
 
-test("text can be read on every colour in both themes", async () => {
+test("text is readable on every colour in both themes", async () => {
   const [old, now, kinds, change] = ["c.old.folded", "c.now.folded", "c.svg", "c.diff.svg"].map(name => join(dir, name));
   // Every kind in every shade, every step of a difference.
   const stack = n => `cmd${n};f${n};k${n}_[k] 30\ncmd${n};j${n}_[j];i${n}_[i] 30\ncmd${n};[unknown] 10\n`;
@@ -218,7 +218,7 @@ async function readable(page) {
   }
 }
 
-test("names that hold markup, scripts or hidden characters are text", async () => {
+test("names with markup, scripts or hidden characters are shown as text", async () => {
   const names = ["</title><script>window.hacked=1</script>", "]]></metadata><script>window.hacked=2</script>",
     "<img src=x onerror=window.hacked=3>", "\"onload=\"window.hacked=4", "'&amp&#60b", "a\u0001b\u007f",
     "gpj\u202eexe.txt", "${window.hacked=5}", "\\u003cscript\\u003e", "日本語の関数名前", "__proto__"];
@@ -243,7 +243,7 @@ test("names that hold markup, scripts or hidden characters are text", async () =
   });
 });
 
-test("a difference has both shares, and the baseline's widths show what is gone", async () => {
+test("a difference shows both shares, and the baseline's widths show what disappeared", async () => {
   const [old, now, out] = ["old.folded", "now.folded", "d.svg"].map(name => join(dir, name));
   writeFileSync(old, "kubelet;sync 12\napp;work;gone 300\napp;work 688\n");
   writeFileSync(now, "kubelet;sync 65\napp;work 935\n");
@@ -279,7 +279,7 @@ test("the inverted graph hangs from its root", async () => {
   });
 });
 
-test("without scripts it is a picture", async () => {
+test("without scripts it is a static image", async () => {
   const plain = await launch({ javaScriptEnabled: false });
   try {
     const { page, complaints } = await open(plain.context, svg);
@@ -287,14 +287,14 @@ test("without scripts it is a picture", async () => {
     const shapes = text.slice(0, text.indexOf("<metadata")).match(/<g class="[a-z] s\d"><title>/g).length;
     assert.ok(shapes > 100, `${shapes} shapes`);
     const picture = await page.screenshot();
-    assert.ok(picture.length > 20_000, "an empty picture is small");
+    assert.ok(picture.length > 20_000, "an empty image would be smaller");
     assert.deepEqual(complaints, []);
   } finally {
     await plain.close();
   }
 });
 
-test("inside a page of others it leaves their address and keys alone", async () => {
+test("embedded in another page it leaves that page's address and keys alone", async () => {
   const file = join(dir, "page.html");
   const picture = readFileSync(svg, "utf8").replace(/^<\?xml.*\n/, "").replace("<![CDATA[", "").replace("]]></script>", "</script>");
   writeFileSync(file, `<!doctype html><meta charset="utf-8"><h1>Report</h1>${picture}`);

@@ -1,6 +1,6 @@
-// Pictures of the page.
+// Screenshots of the page.
 //   node page-screenshots.mjs         those of the README, into docs/images
-//   node page-screenshots.mjs --all   every view in both themes, 900, 1280 and 2560 wide, into target/screenshots, for eyes
+//   node page-screenshots.mjs --all   every view in both themes, 900, 1280 and 2560 wide, into target/screenshots, for visual inspection
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { launch, recording, repository } from "./browser.mjs";
@@ -12,7 +12,7 @@ mkdirSync(out, { recursive: true });
 const servers = new Map();
 const server = async file => { if (!servers.has(file)) servers.set(file, await serve(file)); return servers.get(file); };
 
-// Where the core is full: what somebody would brush.
+// Where the core is full: what a user would select.
 async function burst(file) {
   const { url } = await server(file);
   const [grid, source] = await Promise.all(["cores?columns=200", "source"].map(path => fetch(`${url}api/v1/${path}`).then(answer => answer.json())));

@@ -1,4 +1,4 @@
-// What somebody does on the page at 3 am, with the real server and a real browser.
+// What a user does on the page at 3 am, with the real server and a real browser.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -9,7 +9,7 @@ import { launch } from "./browser.mjs";
 import { ask, coroner, golden, recorded, serve, settled, until, visit as visitIn } from "./view.mjs";
 
 const dir = mkdtempSync(join(tmpdir(), "coroner-page-"));
-// A text as `perf script` writes it: two cores, 100 samples a second each; from second 4 to 5 one thread has core 1.
+// Text as `perf script` writes it: two cores, 100 samples per second each; from second 4 to 5 one thread has core 1.
 const perfText = join(dir, "perf.script.txt");
 let browser, incident, stacks, profile;
 
@@ -35,7 +35,7 @@ const said = (...options) => {
 const cores = page => page.locator(".cores canvas");
 const flame = page => page.locator(".flame canvas");
 const search = page => page.locator("#search");
-// The middle of a core's row, and the places of times on its axis.
+// The middle of a core's row, and the positions of times on its axis.
 const rows = page => cores(page).evaluate(canvas => ({ order: canvas.dataset.rows.split(",").map(Number), top: +canvas.dataset.rowTop, height: +canvas.dataset.rowHeight, width: canvas.clientWidth }));
 const GUTTER = 176, RIGHT = 12;
 async function brushCore(page, core, from, to) {
@@ -49,10 +49,10 @@ async function brushCore(page, core, from, to) {
   await settled(page);
 }
 const zoomedTo = (page, name) => until(page, name => document.querySelector(".flame canvas").dataset.zoom === name, name);
-// What the flame graph says to those who cannot see it.
+// The flame graph's text alternative.
 const label = page => flame(page).getAttribute("aria-label");
 
-test("the verdict stands first, in the words of the command, with its chain and the evidence of each link", () => visit(incident, "", async page => {
+test("the verdict comes first, worded as in the command, with its chain and the evidence of each link", () => visit(incident, "", async page => {
   const verdict = said("diagnose", "--from", golden("the-incident")).verdicts[0];
   const plain = text => text.replaceAll("`", "");
   assert.equal(await page.locator(".verdict h2").first().textContent(), plain(verdict.root_cause.title));
@@ -65,7 +65,7 @@ test("the verdict stands first, in the words of the command, with its chain and 
   const shown = await page.locator(".shown").textContent();
   for (const proof of Object.values(link.proofs)) assert.ok(shown.includes(plain(proof.shown ?? proof.not_seen)), `${proof.shown}`);
   for (const row of link.evidence) assert.ok(shown.includes(row.what), row.what);
-  // Everything else is there, too, and the address keeps what is open.
+  // Everything else is there too, and the address keeps what is open.
   await page.getByText("Ruled out").click();
   assert.ok((await page.locator(".overview").textContent()).includes("huge"));
   await page.reload();
@@ -73,7 +73,7 @@ test("the verdict stands first, in the words of the command, with its chain and 
   assert.equal(await page.locator(".shown").textContent(), shown);
 }));
 
-test("one glance shows the starved core: it is first and drawn full, the other is not", () => visit(incident, "", async page => {
+test("the starved core is obvious: it is first and drawn full, the other is not", () => visit(incident, "", async page => {
   const { order, top, height } = await rows(page);
   assert.equal(order[0], 1);
   assert.match(await cores(page).getAttribute("aria-label"), /core 1 100 % busy, mostly memwatch-26c7.*serves r85f8/);
@@ -93,9 +93,9 @@ test("one glance shows the starved core: it is first and drawn full, the other i
   assert.ok(filled[0] > 0.95 && filled[1] < 0.5, `${filled}`);
 }));
 
-test("brushing the burst on the taken core shows the culprit's function; the link shows the same", () => visit(stacks, "#v=cores", async page => {
+test("brushing the burst on the occupied core shows the culprit's function; the link shows the same", () => visit(stacks, "#v=cores", async page => {
   const before = await label(page);
-  // Where the core is full, as the server tells it.
+  // Where the core is full, according to the server.
   const grid = JSON.parse((await ask(stacks.port, "/api/v1/cores?columns=100")).body), worst = grid.cores[0];
   const full = worst.system.map((value, at) => (value ?? 0) > 80 ? at : -1).filter(at => at >= 0);
   assert.ok(full.length > 5, `core ${worst.core} is full in ${full.length} of ${grid.columns} columns`);
@@ -114,7 +114,7 @@ test("brushing the burst on the taken core shows the culprit's function; the lin
   const matched = await page.locator(".matched").textContent();
   assert.ok(parseFloat(matched) > 80, matched);
 
-  // Compare with the rest of the time, the culprit is what rose.
+  // Compared with the rest of the time, the culprit is what rose.
   await page.keyboard.press("Escape");
   await page.getByRole("button", { name: "Compare with the rest" }).click();
   await settled(page);
@@ -128,7 +128,7 @@ test("brushing the burst on the taken core shows the culprit's function; the lin
     assert.equal(await label(other), await label(page));
     assert.equal(await other.locator(".selection").textContent(), await page.locator(".selection").textContent());
   });
-  // And back, as browsers go back.
+  // The back button.
   await page.goBack();
   await settled(page);
   assert.equal(await label(page), after);
@@ -157,7 +157,7 @@ test("the flame graph: zoom by click and keyboard, search, inverted, functions, 
   assert.match(await label(page), /Widest: (serve_request|parse_header) 4\d/);
   await page.getByRole("button", { name: "Functions" }).click();
   assert.match(await page.locator(".functions tbody").textContent(), /spin_in_kernel/);
-  // Only core 1 between the fourth and the fifth second: what is exported is that.
+  // The export contains only core 1 between the fourth and the fifth second.
   await page.goto(`${profile.url}#v=profile&sel=4..5&core=1`);
   await settled(page);
   await page.locator(".menu summary").click();
@@ -171,7 +171,7 @@ test("the flame graph: zoom by click and keyboard, search, inverted, functions, 
   }
 }));
 
-test("FlameScope's view selects a range and a band, and filters choose", () => visit(profile, "#v=profile", async page => {
+test("FlameScope's view selects a range and a band, and filters work", () => visit(profile, "#v=profile", async page => {
   const scope = page.locator(".scope canvas"), box = await scope.boundingBox();
   const { columns, scopeRows } = await scope.evaluate(canvas => ({ columns: +canvas.dataset.columns, scopeRows: +canvas.dataset.scopeRows }));
   const each = Math.min(96, (box.width - GUTTER - RIGHT) / columns), height = box.height - 20;
@@ -188,7 +188,7 @@ test("FlameScope's view selects a range and a band, and filters choose", () => v
   await page.keyboard.press("Enter");
   await settled(page);
   assert.match(await label(page), /Widest: hog 100 %/);
-  // Nothing is there: it is said in words, never drawn as an empty picture.
+  // An empty selection is explained in words, never drawn as an empty graph.
   await page.getByLabel("command").fill("nobody");
   await page.keyboard.press("Enter");
   await page.locator(".failure").first().waitFor();
@@ -197,7 +197,7 @@ test("FlameScope's view selects a range and a band, and filters choose", () => v
   assert.match(await label(page), /Widest: web 95\.0 %/);
 }));
 
-test("a profile's overview tells who had a core for itself; a click goes there", () => visit(profile, "", async page => {
+test("a profile's overview lists threads that had a core to themselves; a click goes there", () => visit(profile, "", async page => {
   const row = page.locator(".monopolies .row").first();
   assert.match(await row.textContent(), /core 1hog/);
   await row.click();
@@ -238,7 +238,7 @@ test("the time axis: wheel and keys zoom, everything follows, the address keeps 
   assert.match(await page.locator(".timeline canvas").getAttribute("aria-label"), /unit restarts/);
 }));
 
-test("everything can be reached by keyboard, and ? tells how", () => visit(incident, "", async page => {
+test("everything can be reached by keyboard, and ? lists the keys", () => visit(incident, "", async page => {
   await page.keyboard.press("?");
   const help = page.getByRole("dialog");
   await help.waitFor();
@@ -265,7 +265,7 @@ test("everything can be reached by keyboard, and ? tells how", () => visit(incid
   await settled(page);
 }));
 
-test("zombies and units are told as the commands tell them", () => visit(incident, "#v=zombies", async page => {
+test("zombies and units are shown as in the commands", () => visit(incident, "#v=zombies", async page => {
   const zombies = said("zombies", "--from", golden("the-incident")), number = value => value.toLocaleString("en");
   const shown = await page.locator("main").textContent();
   for (const text of [number(zombies.dead), number(zombies.live), zombies.groups[0].pattern, zombies.groups[0].pinned_by[0].name]) assert.ok(shown.includes(text), text);
@@ -278,7 +278,7 @@ test("zombies and units are told as the commands tell them", () => visit(inciden
   assert.deepEqual(await page.locator(".units tbody tr td:first-child b").allTextContents(), await page.locator(".units tbody tr td:first-child b").allTextContents().then(all => all.filter(name => name.includes("journald"))));
 }));
 
-test("text can be read in both themes, and a reader who wants calm gets no motion", () => visit(incident, "", async page => {
+test("text is readable in both themes, and there is no motion for users who prefer reduced motion", () => visit(incident, "", async page => {
   for (const colorScheme of ["light", "dark"]) {
     await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
     const worst = await page.evaluate(() => {
@@ -294,7 +294,7 @@ test("text can be read in both themes, and a reader who wants calm gets no motio
   }
 }));
 
-test("names that hold markup are text", async () => {
+test("names with markup are shown as text", async () => {
   const file = join(dir, "hostile.folded");
   const names = ["<img src=x onerror=window.hacked=1>", "</script><script>window.hacked=2</script>", "__proto__", "constructor"];
   writeFileSync(file, names.map(name => `${name};${name} 10\n`).join(""));
@@ -311,14 +311,14 @@ test("names that hold markup are text", async () => {
   }
 });
 
-test("beyond loopback nobody gets in without the token; a foreign Host is refused everywhere", async () => {
+test("beyond loopback nobody gets in without the token; a foreign Host header is refused everywhere", async () => {
   const open = await serve(golden("the-incident"), "--listen", "0.0.0.0:0");
   try {
     for (const path of ["/", "/api/v1/source", "/assets/app.js"]) assert.equal((await ask(open.port, path)).status, 401, path);
     assert.equal((await ask(open.port, "/api/v1/source", { authorization: "Bearer wrong" })).status, 401);
     const token = new URL(open.address).searchParams.get("token");
     assert.equal((await ask(open.port, "/api/v1/source", { authorization: `Bearer ${token}` })).status, 200);
-    // With the printed address the page opens, and the token does not stay in the address bar.
+    // The printed address opens the page, and the token does not stay in the address bar.
     const own = await launch();
     try {
       const page = await own.context.newPage();
@@ -342,6 +342,6 @@ test("beyond loopback nobody gets in without the token; a foreign Host is refuse
   assert.equal((await ask(incident.port, "/assets/../../../../etc/passwd")).status, 404);
 });
 
-test("the lock file names no registry, and nothing of the page comes from elsewhere", () => {
+test("the lock file names no registry, and the page loads nothing from elsewhere", () => {
   for (const name of ["../ui/package-lock.json", "package-lock.json"]) assert.doesNotMatch(readFileSync(new URL(name, import.meta.url), "utf8"), /"resolved"|https?:\/\/(?!opencollective|github|www\.patreon|tidelift|feross|paypal)/);
 });

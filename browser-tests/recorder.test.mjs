@@ -1,4 +1,4 @@
-// A real flight recorder under the page: it grows while somebody looks, an incident is frozen, and in the end it stops.
+// The page of a running flight recorder: the recording grows, an incident is frozen, and finally the recorder stops.
 import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -8,15 +8,15 @@ import { after, before, test } from "node:test";
 import { launch } from "./browser.mjs";
 import { ask, coroner, serve, settled, until, visit as visitIn } from "./view.mjs";
 
-// Samples of all cores need root.
+// Sampling all cores needs root.
 const skip = process.getuid() === 0 ? false : "needs root";
 const HOST_LOCK = "/tmp/coroner-host-tests.lock";
 const dir = mkdtempSync(join(tmpdir(), "coroner-recorder-")), place = join(dir, "recorded"), text = 'deploy "7" begins <b>now</b>';
-// The page looks for news every ten seconds.
+// The page polls every ten seconds.
 const FOLLOWS = 180_000;
 let browser, recorder, server, said = "";
 
-// However the tests end, the recorder does, too.
+// However the tests end, the recorder is stopped.
 const end = () => { recorder?.kill("SIGKILL"); rmSync(dir, { recursive: true, force: true }); };
 process.on("exit", end);
 
@@ -38,7 +38,7 @@ before(async () => {
   if (skip) return;
   const settings = join(dir, "coroner.toml");
   writeFileSync(settings, '[incidents]\nbefore = "20s"\nafter = "2s"\n');
-  // One that records at a time, as in all tests of the host; if nobody ends it, it ends by itself.
+  // Only one recorder at a time, as in all host tests; it stops by itself if nothing stops it.
   recorder = spawn("flock", ["--no-fork", HOST_LOCK, coroner, "record", "--config", settings, "--dir", place, "--metrics", "off", "--max-size", "64MiB", "--for", "30m"],
     { stdio: ["ignore", "ignore", "pipe"], env: { ...process.env, CORONER_RUNNING: join(dir, "running") } });
   recorder.stderr.on("data", data => { said += data; });
@@ -62,11 +62,11 @@ after(async () => {
 const visit = (hash, use) => visitIn(browser.context, server.url, hash, use);
 const tab = page => page.getByRole("tab", { name: /^Incidents/ });
 
-test("an incident is listed, told, and leads to its time", { skip }, () => visit("", async page => {
+test("an incident is listed and described, and links to its time", { skip }, () => visit("", async page => {
   const known = incidents().find(one => one.code === "mark");
   assert.match(await tab(page).textContent(), /Incidents[1-9]/);
   assert.equal(await page.locator(".live").textContent(), "live");
-  // From the first page, by its words.
+  // From the first page, through its text.
   await page.locator(".overview").getByRole("button", { name: text }).click();
   await page.locator('#main[data-view="incidents"]').waitFor();
   await settled(page);
@@ -79,7 +79,7 @@ test("an incident is listed, told, and leads to its time", { skip }, () => visit
   const shown = await report.textContent();
   for (const verdict of told.diagnosis.verdicts) assert.ok(shown.includes(verdict.root_cause.title.replaceAll("`", "")), verdict.root_cause.title);
   assert.match(shown, /rose/);
-  // The mark in time: the axis shows the incident, what is selected is the moment.
+  // The mark on the axis: the axis shows the incident, the selection is the moment.
   await page.getByRole("button", { name: "Show on the time axis" }).click();
   await settled(page);
   assert.match(new URL(page.url()).hash, /v=cores&t=[\d.]+\.\.[\d.]+&sel=[\d.]+\.\.[\d.]+/);
@@ -91,15 +91,15 @@ test("an incident is listed, told, and leads to its time", { skip }, () => visit
   assert.ok((await page.locator(".report").textContent()).includes(text));
 }));
 
-test("the page follows a recorder that runs, and says when it ended", { skip }, () => visit("#v=cores", async page => {
+test("the page follows a running recorder, and says when it has stopped", { skip }, () => visit("#v=cores", async page => {
   const length = () => page.locator(".who .muted").textContent(), marks = () => page.locator(".timeline canvas").getAttribute("aria-label");
   const before = await length(), [, some] = /(\d+) marks/.exec(await marks()), address = page.url();
   run("mark", "the second one", "--dir", place);
   await wait("the page shows more time", async () => await length() !== before, FOLLOWS);
   await wait("the page shows the new mark", async () => Number(/(\d+) marks/.exec(await marks())?.[1]) > Number(some), FOLLOWS);
   await wait("the tab counts it", async () => Number(/\d+/.exec(await tab(page).textContent())) > Number(some), FOLLOWS);
-  assert.equal(page.url(), address, "what is shown stays what was asked for");
-  // What was selected stays at its time while everything grows.
+  assert.equal(page.url(), address, "the address does not change");
+  // The selection keeps its time while the recording grows.
   await page.goto(`${server.url}#v=cores&sel=1..3`);
   await settled(page);
   const chosen = await page.locator(".selection").textContent(), grown = await length();

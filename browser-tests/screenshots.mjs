@@ -1,4 +1,4 @@
-// Writes pictures of the flame graph into target/screenshots, for eyes.
+// Writes screenshots of the flame graph into target/screenshots, for visual inspection.
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { flame, launch, open, recording, repository } from "./browser.mjs";
@@ -6,7 +6,7 @@ import { flame, launch, open, recording, repository } from "./browser.mjs";
 const out = join(repository, "target", "screenshots");
 mkdirSync(out, { recursive: true });
 const path = name => join(out, name);
-// A baseline to differ from: every other stack of the same recording.
+// A baseline for the difference: every other stack of the same recording.
 const half = readFileSync(recording, "utf8").trim().split("\n").filter((_, at) => at % 2 === 0).join("\n");
 writeFileSync(path("half.folded"), half + "\n");
 flame(recording, path("flame.svg"));

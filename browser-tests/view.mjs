@@ -9,10 +9,10 @@ import { repository } from "./browser.mjs";
 const here = dirname(fileURLToPath(import.meta.url));
 export const coroner = process.env.CORONER ?? join(repository, "target", "release", "coroner");
 export const golden = name => join(repository, "golden", `${name}.coroner`);
-// A thread walks over dead cgroups and takes a core, as the flight recorder saw it: with stacks (testdata/make).
+// A thread walks dead cgroups and takes a core, as recorded by the flight recorder, with stacks (testdata/make).
 export const recorded = join(here, "testdata", "zombie-reclaim.coroner");
 
-// Starts a server on a port of its own. `address` is what it printed; close() ends it.
+// Starts a server on its own port. `address` is what it printed; close() stops it.
 export async function serve(file, ...options) {
   const listen = options.includes("--listen") ? [] : ["--listen", "127.0.0.1:0"];
   const child = spawn(coroner, ["view", file, "--no-open", ...listen, ...options], { stdio: ["ignore", "pipe", "pipe"] });
@@ -33,7 +33,7 @@ export async function serve(file, ...options) {
   return { address, port, url: `http://127.0.0.1:${port}/`, close };
 }
 
-// One request as written, with any Host.
+// One raw request, with any Host header.
 export const ask = (port, path, headers = {}) => new Promise((resolve, reject) => {
   request({ host: "127.0.0.1", port, path, headers }, answer => {
     let body = "";
@@ -43,7 +43,7 @@ export const ask = (port, path, headers = {}) => new Promise((resolve, reject) =
   }).on("error", reject).end();
 });
 
-// Opens the page. `complaints` gets whatever it says, throws, is refused, or wants from elsewhere.
+// Opens the page. `complaints` collects console messages, errors, refused requests and requests to other hosts.
 export async function look(context, url, hash = "") {
   const page = await context.newPage();
   const complaints = [];
@@ -56,7 +56,7 @@ export async function look(context, url, hash = "") {
   return { page, complaints };
 }
 
-// Asks again and again. Playwright's own waitForFunction evaluates text, which the page's policy forbids.
+// Polls. Playwright's own waitForFunction evaluates text, which the page's Content-Security-Policy forbids.
 export async function until(page, condition, argument, wait = 120_000) {
   for (const end = Date.now() + wait; ;) {
     if (await page.evaluate(condition, argument)) return;
@@ -65,15 +65,15 @@ export async function until(page, condition, argument, wait = 120_000) {
   }
 }
 
-// Nothing is on its way any more, and what came is drawn.
+// No request is pending, and all answers are drawn.
 export async function settled(page) {
   await page.waitForLoadState("networkidle");
   await until(page, () => !document.querySelector('[aria-busy="true"], .waiting, .stale'));
   await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
 }
 
-// Opens the page for `use`, and in the end wants no complaint: no error, no word on the console, nothing refused by the policy, nothing
-// asked elsewhere.
+// Opens the page for `use`; at the end there must be no complaint: no error, no console message, nothing refused by the policy, no request
+// to another host.
 export async function visit(context, url, hash, use) {
   const { page, complaints } = await look(context, url, hash);
   try {

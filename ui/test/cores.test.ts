@@ -10,7 +10,7 @@ const row = (core: number, busy: (number | null)[], kind: "user" | "system" = "u
 };
 const grid = (cores: CoreRow[]): CoreGrid => ({ from: 0, to: 4e9, step_ns: 1e9, columns: 4, source: "time", cores, owners: [{ comm: "spin", pid: 5, tid: 5, key: "spin" }, { comm: "other", pid: 6, tid: 8 }], average: [10, 10, 10, 10] });
 
-test("one full core of 192 is what is seen; the quiet ones are folded, those asked for stay", () => {
+test("one full core of 192 is visible; quiet cores are folded, selected ones stay", () => {
   const cores = [row(7, [100, 100, 100, 100], "system"), ...Array.from({ length: 191 }, (_, at) => row(at + 8, [3, 4, 2, 50]))];
   const rows = rowsOf(grid(cores), false, new Set());
   assert.deepEqual([rows.shown.map(one => one.core), rows.folded.length], [[7], 191]);
@@ -19,13 +19,13 @@ test("one full core of 192 is what is seen; the quiet ones are folded, those ask
   assert.match(summary(grid(cores), rows), /core 7 100 % busy, mostly spin\[5\], serves eth0 rx-3.*191 quiet cores are folded/);
 });
 
-test("a short burst keeps a core in sight", () => {
+test("a core with a short burst is not folded", () => {
   const cores = Array.from({ length: 20 }, (_, at) => row(at, at === 3 ? [2, 100, 2, 2] : [2, 2, 2, 2]));
   assert.ok(rowsOf(grid(cores), false, new Set()).shown.some(one => one.core === 3));
-  assert.equal(rowsOf(grid(cores.slice(0, 4)), false, new Set()).folded.length, 0, "few cores are all shown");
+  assert.equal(rowsOf(grid(cores.slice(0, 4)), false, new Set()).folded.length, 0, "a few cores are all shown");
 });
 
-test("lists of cores, both ways", () => {
+test("lists of cores are read and written", () => {
   assert.equal(coreList([5, 1, 2, 3, 9]), "1-3,5,9");
   assert.deepEqual([...coresIn("1-3,5,9")], [1, 2, 3, 5, 9]);
   assert.deepEqual([...coresIn("x,-,3-1,")], []);
@@ -42,23 +42,23 @@ test("not seen is neither idle nor busy", () => {
   assert.equal(kindOf(one, 2), "system");
 });
 
-test("192 cores and a day are painted at once", () => {
+test("a day of 192 cores is painted quickly", () => {
   const columns = 2400, busy = Array.from({ length: columns }, (_, at) => at % 101), cores = Array.from({ length: 192 }, (_, at) => row(at, busy, at % 2 ? "user" : "system", at % 2));
   const pixels = new Uint8ClampedArray(columns * 192 * 4), cells = new Map(), began = performance.now();
   cores.forEach((one, at) => paintRow(pixels, columns, at, 1, one, { ...grid(cores), columns }, "kind", PALETTES.dark, [], cells));
-  // Some milliseconds on a free core; the bar leaves room for a busy one.
+  // A few milliseconds on an idle core; the limit leaves room for a busy one.
   assert.ok(performance.now() - began < 500, `${performance.now() - began} ms`);
   assert.ok(cells.size <= 404);
 });
 
-test("bars are as high as the core was busy", () => {
+test("a bar's height is the core's load", () => {
   const pixels = new Uint8ClampedArray(4 * 10 * 4), palette = PALETTES.light, one = row(1, [100, 50, 0, null], "user");
   paintRow(pixels, 4, 0, 10, one, grid([one]), "kind", palette, []);
   const filled = (column: number) => Array.from({ length: 10 }, (_, y) => [...pixels.slice((y * 4 + column) * 4, (y * 4 + column) * 4 + 3)].join()).filter(pixel => pixel === palette.user.join()).length;
   assert.deepEqual([0, 1, 2].map(filled), [10, 5, 0]);
 });
 
-test("who had a core, and for how much of it", () => {
+test("the owner of a core, and its share", () => {
   const one = row(1, [100, 100, 50, 0]);
   assert.deepEqual(runs(one), [{ owner: 0, from: 0, to: 3 }]);
   assert.ok(Math.abs(ownerOver(one)!.share - 0.9) < 1e-9);

@@ -8,19 +8,19 @@ const full: State = {
   coresBy: "owner", flameBy: "language", zoom: 1234, shown: "1:f|core-saturated|core|1", incident: 7, all: true,
 };
 
-test("an address gives back what was written into it, to the nanosecond", () => {
+test("an address restores what was written into it, to the nanosecond", () => {
   assert.deepEqual(read(write(full)), full);
   assert.deepEqual(read(write({ ...full, base: "rest", incident: null })), { ...full, base: "rest", incident: null });
   assert.deepEqual(read(write(START)), START);
   assert.equal(write(START), "#v=overview");
 });
 
-test("an address that nobody wrote shows the beginning instead of breaking", () => {
+test("an invalid address shows the start page instead of breaking", () => {
   for (const hash of ["", "#", "#%", "#v=evil", "#t=5..1&sel=a..b", "#sel=1..", "#t=1e99..2", "#z=-4&n=x", "#sel=1..1", "#t=" + "9".repeat(400) + "..1"]) assert.deepEqual(read(hash), START, hash);
   assert.equal(read("#comm=" + "x".repeat(500)).filters.comm, undefined);
 });
 
-test("another selection is another flame graph: the zoom into the last one ends", () => {
+test("a new selection is a new flame graph: the zoom is reset", () => {
   assert.equal(change(full, { selection: { from: 0, to: 5 } }).zoom, 0);
   assert.equal(change(full, { inverted: false }).zoom, 0);
   assert.equal(change(full, { selection: { ...full.selection! } }).zoom, full.zoom);

@@ -8,7 +8,7 @@ import { differenceTree, frameAt, functionsOf, layOut, matchesOf, nameOf, pathOf
 const names = ["all", "app", "idle", "read", "work", "vfs_read"];
 const tree = layOut({ names, name: [0, 2, 1, 4, 3, 5, 4], parent: [-1, 0, 0, 2, 2, 4, 3], place: [0, 0, 0, 1, 1, 2, 1], total: [100, 30, 70, 25, 40, 40, 10], own: [0, 30, 5, 15, 0, 40, 10] });
 
-test("children stand within their parent, the widest first", () => {
+test("children are within their parent, widest first", () => {
   assert.deepEqual([...tree.levels.map(level => [...level].map(frame => nameOf(tree, frame)))], [["all"], ["app", "idle"], ["read", "work"], ["vfs_read", "work"]]);
   for (const level of tree.levels.slice(1)) for (const frame of level) {
     const parent = tree.parent[frame]!;
@@ -17,7 +17,7 @@ test("children stand within their parent, the widest first", () => {
   assert.deepEqual(pathOf(tree, 5), ["app", "read", "vfs_read"]);
 });
 
-test("the frame under the hand", () => {
+test("the frame under the pointer", () => {
   assert.equal(nameOf(tree, frameAt(tree, 2, 39.9)), "read");
   assert.equal(nameOf(tree, frameAt(tree, 2, 40)), "work");
   assert.equal(frameAt(tree, 2, 66), -1);
@@ -42,11 +42,11 @@ test("functions: own time adds up, recursion counts once with its callees", () =
   const work = all.find(one => one.name === "work")!;
   assert.deepEqual([work.own, work.total], [0.25, 0.25]);
   assert.equal(all[0]!.name, "vfs_read");
-  assert.ok(!all.some(one => one.name === "app"), "a command is no function");
+  assert.ok(!all.some(one => one.name === "app"), "a command is not a function");
   assert.equal(functionsOf(tree, 4)[0]!.own, 1);
 });
 
-test("of a difference the widths are of either side", () => {
+test("a difference can show the widths of either side", () => {
   const data = { total: 10, baseline_total: 10, unit: "ns", event: null, risers: [], names: ["all", "new", "gone_[k]"], nodes: { name: [0, 1, 2], parent: [-1, 0, 0], place: ["", "u", "k"], now: [1, 1, 0], baseline: [1, 0, 1], own_now: [0, 1, 0], own_baseline: [0, 0, 1] } };
   assert.deepEqual([...differenceTree(data, "now").levels[1]!], [1]);
   const was = differenceTree(data, "baseline");
@@ -54,7 +54,7 @@ test("of a difference the widths are of either side", () => {
   assert.deepEqual([nameOf(was, 2), was.place[2]], ["gone", 2]);
 });
 
-test("a hundred thousand frames are laid out at once", () => {
+test("a hundred thousand frames are laid out quickly", () => {
   const count = 100_000, parent = [-1], name = [0], total = [1e6];
   for (let at = 1; at < count; at++) { parent.push(Math.floor((at - 1) / 3)); name.push(at % 500); total.push(1e6 / 3 ** Math.floor(Math.log(2 * at + 1) / Math.log(3))); }
   const big = layOut({ names: Array.from({ length: 500 }, (_, at) => `f${at}`), name, parent, place: name.map(() => 1), total, own: name.map(() => 0) });
@@ -62,6 +62,6 @@ test("a hundred thousand frames are laid out at once", () => {
   assert.equal(layOut({ names: [], name: [], parent: [], place: [], total: [], own: [] }).levels.length, 0);
 });
 
-test("shares are told with the digits they deserve", () => {
+test("shares are shown with as many digits as they need", () => {
   assert.deepEqual([0, 0.00012, 0.0123, 0.5, 1].map(percent), ["0 %", "0.012 %", "1.23 %", "50.0 %", "100 %"]);
 });

@@ -14,7 +14,7 @@ const named = (code: string, kind = "process", name = "x"): Named => ({ code, su
 const link = (from: Named, to: Named, certainty: Link["certainty"] = "proven"): Link => ({ from, to, because: "b", certainty, proofs: { identity: {}, order: {}, size: {} }, evidence: [] });
 const verdict = (root: Named, chain: Link[]): Verdict => ({ root_cause: root, certainty: "proven", severity: "critical", story: "", because: "", proofs: { identity: {}, order: {}, size: {} }, chain, context: [], timeline: [], remedy: null, not_fixed: null, risk: null });
 
-test("a chain is drawn from the cause down; side effects stand indented beside the trunk", () => {
+test("a chain is drawn from the cause down; side effects are indented next to the main line", () => {
   const [a, b, c, d, side] = [named("a"), named("b"), named("core-saturated", "core", "1"), named("d"), named("side")];
   const steps = stepsOf(verdict(a, [link(a, b), link(b, side), link(b, c), link(c, d, "possible")]));
   assert.deepEqual(steps.map(step => [step.finding.code, step.depth]), [["a", 0], ["b", 0], ["side", 1], ["core-saturated", 0], ["d", 0]]);
@@ -23,7 +23,7 @@ test("a chain is drawn from the cause down; side effects stand indented beside t
   assert.equal(coreOf(whole), 1);
 });
 
-test("where two ways lead to one step it is drawn once, and circles end", () => {
+test("a step that two paths lead to is drawn once, and cycles end", () => {
   const [a, b, c] = [named("a"), named("b"), named("c")];
   assert.deepEqual(stepsOf(verdict(a, [link(a, b), link(a, c), link(b, c)])).map(step => [step.finding.code, step.also.length]), [["a", 0], ["b", 0], ["c", 1]]);
   assert.equal(stepsOf(verdict(a, [link(a, b), link(b, a)])).length, 2);
@@ -33,7 +33,7 @@ test("where two ways lead to one step it is drawn once, and circles end", () => 
 const map: OffsetHeatmap = { axis_ns: -200_000_000, first_second: 10, rows: 50, largest: 9, idle: 0, left_out: 0, columns: [Array(50).fill(1), Array(50).fill(2).map((value, at) => at === 20 ? 9 : value), Array(50).fill(0)] };
 const whole = { from: 0, to: 2_500_000_000 };
 
-test("FlameScope: a range goes through the ends of seconds, a band takes the same part of each", () => {
+test("FlameScope: a range crosses second boundaries, a band takes the same part of each second", () => {
   assert.deepEqual(rangeOf(map, { column: 0, row: 45 }, { column: 1, row: 4 }, whole), { from: 700_000_000, to: 900_000_000 });
   assert.deepEqual(rangeOf(map, { column: 1, row: 4 }, { column: 0, row: 45 }, whole), { from: 700_000_000, to: 900_000_000 });
   const band = bandOf(map, { column: 0, row: 19 }, { column: 1, row: 15 }, whole);
@@ -42,7 +42,7 @@ test("FlameScope: a range goes through the ends of seconds, a band takes the sam
   assert.deepEqual(busiest(map), { spot: { column: 1, row: 20 }, samples: 9 });
 });
 
-test("the server hears exactly what is selected", () => {
+test("requests contain exactly the selection", () => {
   const state = { ...START, range: { from: 0, to: 9e9 }, selection: { from: 1e9, to: 2e9 }, band: { from: 3e8, to: 4e8 }, filters: { core: "1,2", comm: "a&b" } };
   assert.equal(address("flame", selected(state)), "/api/v1/flame?from=1000000000&to=2000000000&band=300ms..400ms&core=1%2C2&comm=a%26b");
   assert.equal(address("flame", selected({ ...START, range: { from: 0, to: 9 } })), "/api/v1/flame?from=0&to=9");
@@ -53,12 +53,12 @@ test("the server hears exactly what is selected", () => {
   assert.equal(bandText({ from: 1_500_000, to: 20_000_000 }), "1.5ms..20ms");
 });
 
-test("looks at a level are joined, a silence is not bridged", () => {
+test("points at one level are joined, a gap is not bridged", () => {
   assert.deepEqual(stretches([1, null, 2, null, 3, null, null, null, null, null, 9, null, 8]).map(run => run.map(([, value]) => value)), [[1, 2, 3], [9, 8]]);
   assert.deepEqual(stretches([null, null]), []);
 });
 
-test("time line: lanes by kind, calm counters folded, what was not seen is not zero", () => {
+test("timeline: lanes by kind, quiet counters folded, what was not seen is not zero", () => {
   const event = (at: number, kind: string, severity = "info") => ({ at, kind, severity, uncertainty_ns: 0, title: `${kind} ${at}`, subject: null });
   const lanes = eventLanes([event(9, "log"), event(5, "unit-restart", "warning"), event(1, "nic-reset", "critical"), event(2, "unit-restart")]);
   assert.deepEqual(lanes.map(lane => [lane.kind, lane.events.length, lane.worst]), [["nic-reset", 1, "critical"], ["unit-restart", 2, "warning"], ["log", 1, "info"]]);
@@ -72,7 +72,7 @@ test("time line: lanes by kind, calm counters folded, what was not seen is not z
   assert.deepEqual([told(14e9, "ns"), told(2048, "bytes"), told(null, "ns"), told(1234567, "")], ["14 s", "2 KiB", "not seen", "1,234,567"]);
 });
 
-test("what is counted and told by events has one lane, unless more was counted", () => {
+test("what has both a counter and events has one lane, unless the counter shows more", () => {
   const restart = { at: 1, uncertainty_ns: 0, kind: "unit-restart", severity: "warning", title: "x", subject: null };
   const counted = (values: (number | null)[]) => ({ id: "unit-restarts", title: "unit restarts", unit: "restarts", worst: "sum" as const, values });
   assert.ok(isToldByEvents(counted([1, null, 1]), [restart, restart]));
@@ -81,13 +81,13 @@ test("what is counted and told by events has one lane, unless more was counted",
   assert.ok(!isToldByEvents({ ...counted([1]), id: "zombies" }, [restart]));
 });
 
-test("growth of dead cgroups is what came between the first and the last count", () => {
+test("growth of dead cgroups is the difference between the first and the last count", () => {
   assert.deepEqual(grownBy({ at: [0, 5e9, 14e9, 20e9], dead: [10, null, 66, null], tracked: [] }), { more: 56, ns: 14e9 });
   assert.equal(grownBy({ at: [0, 5e9], dead: [10, 10], tracked: [] }), null);
   assert.equal(grownBy({ at: [0], dead: [null], tracked: [] }), null);
 });
 
-test("of a directory no more time is shown than has some millions of samples", () => {
+test("a directory initially shows no more time than holds a few million samples", () => {
   const source = (kind: string, rate_hz: number, cores: number) => ({ kind, rate_hz, cores: Array(cores).fill(0) }) as unknown as Source;
   assert.equal(longestOf(source("recording", 49, 192)), 3600e9);
   assert.equal(longestOf(source("directory", 49, 2)), 3600e9);
