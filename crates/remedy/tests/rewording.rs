@@ -1,7 +1,7 @@
 //! Verdicts and plans do not depend on the wording of findings (all recordings in golden/). And a diagnosis survives a JSON round trip.
 
 use coroner_diagnosis::{Case, Diagnosis, FindingRef, diagnose, verdict};
-use coroner_evidence::{Evidence, recording};
+use coroner_evidence::{Evidence, TextFile, recording};
 use coroner_remedy::planner::targets;
 use coroner_remedy::{Wishes, facts, plan};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,22 @@ fn recordings() -> Vec<PathBuf> {
 
 fn name(told: &FindingRef) -> String {
     format!("{} {} {:?} {:?}", told.code, told.key, told.subject, told.by)
+}
+
+/// The built-in agents with other words for people.
+fn reworded_catalogues() -> Vec<TextFile> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diagnosis/catalogue");
+    let reworded = |line: &str| match line.split_once(" = ") {
+        Some((key @ ("what" | "advice" | "does_not_fix"), _)) => format!("{key} = \"∎ c\"\n"),
+        _ => format!("{line}\n"),
+    };
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    files
+        .map(|path| {
+            let text = std::fs::read_to_string(&path).unwrap().lines().map(reworded).collect();
+            TextFile { path: path.display().to_string(), text }
+        })
+        .collect()
 }
 
 /// The verdicts and the plan without their sentences.
@@ -48,6 +64,7 @@ fn other_words_lead_to_the_same_verdicts_and_plans() {
         verdicts += diagnosis.conclusion.verdicts.len();
         steps += before.iter().filter(|line| line.starts_with("step ")).count();
 
+        evidence.catalogues = reworded_catalogues();
         for unseen in &mut evidence.unseen {
             (unseen.what, unseen.why, unseen.how_to_see) = ("∎ w".to_owned(), "∎ y".to_owned(), "∎ h".to_owned());
         }

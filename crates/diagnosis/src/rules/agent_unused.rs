@@ -189,16 +189,16 @@ fn remedy(judgement: &Judgement, others: &[&str]) -> String {
 }
 
 fn step(judgement: &Judgement, others: &[&str]) -> String {
-    let step = &judgement.safe_step;
     if judgement.report_only {
-        let why = if step.starts_with("report only:") { "" } else { "Do not remove it: it may be the only way in. " };
-        return format!("{why}{}", sentence(step)).trim_end().to_owned();
+        return sentence(&judgement.safe_step).trim_end().to_owned();
     }
-    // Some steps are a command, others prose.
-    let mut words = match agents::recommends_removal(step) {
-        true if step.starts_with("systemctl ") => format!("If nobody uses it: `{step}`. "),
-        true => format!("If nobody uses it: {step}. "),
-        false => sentence(step),
+    let mut words = match &judgement.command {
+        Some(command) => {
+            let place = judgement.in_image.then_some("in the image build");
+            let when: Vec<&str> = place.into_iter().chain(judgement.advice.as_deref()).collect();
+            format!("{}: `{command}`. ", [&["If nobody uses it"], when.as_slice()].concat().join(", "))
+        }
+        None => sentence(&judgement.safe_step),
     };
     if !others.is_empty() {
         words.push_str(&format!("Do the same for {}. ", list(others, NAMED)));
