@@ -82,7 +82,9 @@ fn other_words_lead_to_the_same_verdicts_and_plans() {
             ruled_out.why = "∎ f".to_owned();
         }
         for verdict in &mut diagnosis.conclusion.verdicts {
-            for sentence in [&mut verdict.story, &mut verdict.because, &mut verdict.remedy, &mut verdict.not_fixed] {
+            let texts = [&mut verdict.story, &mut verdict.because, &mut verdict.remedy, &mut verdict.not_fixed];
+            let titles = verdict.story_path.iter_mut().chain(&mut verdict.story_also).chain(&mut verdict.first_aid);
+            for sentence in titles.chain(texts).chain([&mut verdict.fix]) {
                 *sentence = "∎ v".to_owned();
             }
         }
