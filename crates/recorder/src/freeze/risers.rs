@@ -4,7 +4,7 @@ use coroner_evidence::recording::RiserRow;
 use coroner_profile::import::ImportError;
 use coroner_profile::model::Dictionary;
 use coroner_profile::recording;
-use coroner_profile::views::risers::{self, BusyShares, Riser, What};
+use coroner_profile::views::risers::{self, BusyShares, Riser};
 use coroner_source::incident::Incident;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -55,10 +55,7 @@ pub fn find(directory: &Path, incident: &Incident) -> Result<Risers, ImportError
 /// As they are stored with the incident.
 pub fn rows(found: &Risers) -> Vec<RiserRow> {
     let row = |riser: &Riser| RiserRow {
-        what: match riser.what {
-            What::Command => "command".to_owned(),
-            What::KernelSymbol => "kernel_symbol".to_owned(),
-        },
+        what: riser.what,
         name: riser.name.clone(),
         baseline: riser.baseline,
         now: riser.now,
