@@ -1,5 +1,6 @@
 //! Verdicts and plans do not depend on the wording of findings (all recordings in golden/). And a diagnosis survives a JSON round trip.
 
+use coroner_diagnosis::finding::{Subject, SubjectKind};
 use coroner_diagnosis::{Case, Diagnosis, FindingRef, diagnose, verdict};
 use coroner_evidence::{Evidence, TextFile, recording};
 use coroner_remedy::planner::targets;
@@ -15,7 +16,14 @@ fn recordings() -> Vec<PathBuf> {
 }
 
 fn name(told: &FindingRef) -> String {
-    format!("{} {} {:?} {:?}", told.code, told.key, told.subject, told.by)
+    let Subject { kind, name, task } = &told.subject;
+    let name = if is_named_in_words(*kind) { "" } else { name };
+    format!("{} {} {kind:?} {name} {task:?} {:?}", told.code, told.key, told.by)
+}
+
+/// The names of these are for people; fields say which one it is.
+fn is_named_in_words(kind: SubjectKind) -> bool {
+    matches!(kind, SubjectKind::Process | SubjectKind::Nic)
 }
 
 /// The built-in agents with other words for people.
@@ -71,6 +79,9 @@ fn other_words_lead_to_the_same_verdicts_and_plans() {
         let mut case = Case::of(&evidence);
         case.findings = diagnose(&evidence).findings;
         for (number, finding) in case.findings.iter_mut().enumerate() {
+            if is_named_in_words(finding.subject.kind) {
+                finding.subject.name = format!("∎ n{number}");
+            }
             finding.title = format!("∎ t{number}");
             finding.detail = format!("∎ d{number}");
             finding.remedy = format!("∎ r{number}");

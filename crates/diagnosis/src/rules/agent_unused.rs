@@ -8,7 +8,7 @@ use crate::agents::{self, CatalogueError, Certainty, Harm, Judgement, ReasonKind
 use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
-use crate::ties::Ties;
+use crate::ties::{Task, Ties};
 use crate::words::{list, plural};
 use coroner_evidence::{Evidence, probe};
 use std::collections::BTreeMap;
@@ -148,7 +148,7 @@ fn finding(group: &[&Judgement]) -> Finding {
 
 pub fn subject(judgement: &Judgement) -> Subject {
     match judgement.pid {
-        Some(pid) => Subject::new(SubjectKind::Process, format!("{}[{pid}]", judgement.unit)),
+        Some(pid) => Subject::process(Task { comm: judgement.unit.clone(), pid, tid: pid }),
         None => Subject::new(SubjectKind::Unit, judgement.unit.clone()),
     }
 }

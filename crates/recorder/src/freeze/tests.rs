@@ -59,6 +59,7 @@ fn incident(triggered_real_ns: u64) -> Incident {
         schema: SCHEMA.into(),
         number: 1,
         code: "core-monopolised".into(),
+        key: None,
         by: None,
         subject: "core 1".into(),
         core: Some(1),
