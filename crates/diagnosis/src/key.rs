@@ -4,8 +4,8 @@
 //! kernel workers. Findings of one diagnosis may share a key (one unit fills two cores): they are one problem, and whoever stores them keeps
 //! the worst.
 
-use crate::finding::{FactKey, Finding, SubjectKind};
-use crate::ties::Task;
+use crate::finding::{Code, FactKey, Finding, SubjectKind};
+use crate::ties::Queue;
 use coroner_evidence::{CgroupOwner, name_pattern};
 
 /// Separates the parts of a key.
@@ -14,28 +14,66 @@ const APART: char = ':';
 /// Name prefixes of kernel threads that exist once per core or NUMA node.
 const NUMBERED_KERNEL_THREADS: [&str; 3] = ["kswapd", "kcompactd", "kworker"];
 
-impl Finding {
-    /// `core-saturated:kubelet.service`, `memcg-walk:kubelet:mem_cgroup_iter`, `nic-reset:eth0`, `cpu-steal`.
-    pub fn key(&self) -> String {
-        let mut key = self.code.as_str().to_owned();
-        for part in self.about().into_iter().chain(self.function()).filter(|part| !part.is_empty()) {
-            key.push(APART);
-            key.push_str(&part);
+/// What a key names beside the code.
+#[derive(Debug, Clone, Copy)]
+pub enum KeySubject<'a> {
+    Unit(&'a str),
+    Command(&'a str),
+    Nic(&'a Queue),
+    /// By its path.
+    Cgroup(&'a str),
+    /// By its pod and name.
+    Container(&'a str),
+    /// A number that is the same on each node.
+    Xid(&'a str),
+}
+
+impl KeySubject<'_> {
+    fn pattern(self) -> String {
+        match self {
+            KeySubject::Unit(unit) => unit_pattern(unit),
+            KeySubject::Command(comm) => command_pattern(comm),
+            // The same card is eth0 on one node and ens5 on another.
+            KeySubject::Nic(Queue { driver: Some(driver), .. }) => clean(driver.clone()),
+            KeySubject::Nic(Queue { device, .. }) => device_pattern(device),
+            KeySubject::Cgroup(path) => cgroup_pattern(path),
+            KeySubject::Container(name) => path_pattern(name),
+            KeySubject::Xid(number) => clean(number.to_owned()),
         }
-        key
+    }
+}
+
+/// `nic-reset:ena`, `cpu-steal`: without a subject, the code alone.
+pub fn key(code: Code, subject: Option<KeySubject<'_>>) -> String {
+    joined(code, [subject.map(KeySubject::pattern), None])
+}
+
+fn joined(code: Code, parts: [Option<String>; 2]) -> String {
+    let mut key = code.as_str().to_owned();
+    for part in parts.into_iter().flatten().filter(|part| !part.is_empty()) {
+        key.push(APART);
+        key.push_str(&part);
+    }
+    key
+}
+
+impl Finding {
+    /// `core-saturated:kubelet.service`, `memcg-walk:kubelet:mem_cgroup_iter`, `nic-reset:ena`, `cpu-steal`.
+    pub fn key(&self) -> String {
+        joined(self.code, [self.key_subject().map(KeySubject::pattern), self.function()])
     }
 
-    fn about(&self) -> Option<String> {
+    fn key_subject(&self) -> Option<KeySubject<'_>> {
         let name = self.subject.name.as_str();
         match self.subject.kind {
-            SubjectKind::Unit => Some(unit_pattern(name)),
-            SubjectKind::Nic => Some(device_pattern(name)),
-            SubjectKind::Cgroup => Some(cgroup_pattern(name)),
-            SubjectKind::Container => Some(path_pattern(name)),
-            SubjectKind::Gpu => self.fact(FactKey::XidDay).and_then(|fact| fact.of.clone()),
+            SubjectKind::Unit => Some(KeySubject::Unit(name)),
+            SubjectKind::Nic => self.ties.queues.first().map(KeySubject::Nic),
+            SubjectKind::Cgroup => Some(KeySubject::Cgroup(name)),
+            SubjectKind::Container => Some(KeySubject::Container(name)),
+            SubjectKind::Gpu => self.fact(FactKey::XidDay).and_then(|fact| fact.of.as_deref()).map(KeySubject::Xid),
             SubjectKind::Process => {
-                let by = self.doer();
-                by.or_else(|| Some(command_pattern(name.rsplit_once('[').map_or(name, |(comm, _)| comm))))
+                let itself = self.subject.task.as_ref().map(|task| KeySubject::Command(&task.comm));
+                self.doer().or(itself)
             }
             SubjectKind::Core => self.doer(),
             SubjectKind::Node | SubjectKind::Other => None,
@@ -43,9 +81,9 @@ impl Finding {
     }
 
     /// The unit of the culprit, else its command.
-    fn doer(&self) -> Option<String> {
-        let unit = self.ties.units.first().map(|unit| unit_pattern(unit));
-        unit.or_else(|| self.ties.culprits.first().map(Task::pattern))
+    fn doer(&self) -> Option<KeySubject<'_>> {
+        let unit = self.ties.units.first().map(|unit| KeySubject::Unit(unit));
+        unit.or_else(|| self.ties.culprits.first().map(|task| KeySubject::Command(&task.comm)))
     }
 
     /// The kernel function it is mostly about.
@@ -54,13 +92,6 @@ impl Finding {
             coroner_report::FactValue::Text(function) => Some(function_pattern(function)),
             _ => None,
         }
-    }
-}
-
-impl Task {
-    /// Its command without numbers that differ between starts or cores.
-    fn pattern(&self) -> String {
-        command_pattern(&self.comm)
     }
 }
 
@@ -105,9 +136,12 @@ fn words_pattern(text: &str) -> String {
     parts.collect()
 }
 
-/// `eth0 in netns blue` → `eth0`; devices made per pod keep only their kind: `veth1a2b3c4d` → `veth*`.
+/// Devices made per pod keep only their kind: `veth1a2b3c4d` → `veth*`. A device that was not seen has the name of the thread that polls it:
+/// `napi/eth0-524` → `napi/eth0`.
 fn device_pattern(device: &str) -> String {
-    let device = device.split(' ').next().unwrap_or_default();
+    if device.starts_with("napi/") {
+        return command_pattern(device);
+    }
     let made_up = ["veth", "cali", "lxc", "tap", "eni", "br-", "docker"].iter().find(|kind| device.starts_with(**kind));
     clean(made_up.map_or_else(|| device.to_owned(), |kind| format!("{kind}*")))
 }

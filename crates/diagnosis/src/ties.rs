@@ -29,24 +29,7 @@ pub struct Ties {
     pub until: Option<Time>,
 }
 
-/// A process, or one of its threads.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
-    pub tid: u32,
-    pub pid: u32,
-    pub comm: String,
-}
-
-/// A device as [`coroner_evidence::Nic::display_name`] names it, and one of its queues, if known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Queue {
-    pub nic: String,
-    /// `rx-3`, `tx-5`
-    pub queue: Option<String>,
-}
-
-/// As [`Nic::display_name`] writes it.
-const IN_NETNS: &str = " in netns ";
+pub use coroner_report::finding::{Nic as Queue, Task};
 
 /// When it was, and by how much that may be off: the kernel log has its own clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,35 +92,24 @@ impl From<&Who> for Task {
     }
 }
 
-impl Task {
-    /// `kubelet[4711]`
-    pub fn name(&self) -> String {
-        format!("{}[{}]", self.comm.replace('`', "'"), self.tid)
-    }
+/// The kernel log names a device without its namespace.
+fn is_same_device(one: &Queue, other: &Queue) -> bool {
+    one.device == other.device && (one.netns == other.netns || one.netns.is_none() || other.netns.is_none())
 }
 
-impl Queue {
-    /// `eth0 rx-3`
-    pub fn name(&self) -> String {
-        match &self.queue {
-            Some(queue) => format!("{} {queue}", self.nic),
-            None => self.nic.clone(),
-        }
-    }
+pub fn device(nic: &Nic) -> Queue {
+    let Nic { name, netns, driver, .. } = nic;
+    Queue { device: name.clone(), netns: netns.clone(), driver: driver.clone(), queue: None }
+}
 
-    /// The kernel log names a device without its namespace.
-    fn is_same_device(&self, other: &Queue) -> bool {
-        let (own, others) = (self.nic.split_once(IN_NETNS), other.nic.split_once(IN_NETNS));
-        match (own, others) {
-            (Some((own, _)), None) => own == other.nic,
-            (None, Some((others, _))) => others == self.nic,
-            _ => self.nic == other.nic,
-        }
-    }
+pub fn queue(nic: &Nic, queue: &NicQueue) -> Queue {
+    Queue { queue: Some(queue.label()), ..device(nic) }
+}
 
-    pub fn of(nic: &Nic, queue: &NicQueue) -> Queue {
-        Queue { nic: nic.display_name(), queue: Some(queue.label()) }
-    }
+/// The device that counters or the kernel log call by this name.
+pub fn device_named(nics: &[Nic], name: &str) -> Queue {
+    let nic = nics.iter().find(|nic| nic.display_name() == name);
+    nic.map_or_else(|| Queue { device: name.to_owned(), ..Queue::default() }, device)
 }
 
 impl Ties {
@@ -167,16 +139,15 @@ impl Ties {
 
     /// As they leave the node: without times, which verdicts carry.
     pub fn report(&self) -> coroner_report::Ties {
-        let task =
-            |task: &Task| coroner_report::finding::Task { comm: task.comm.clone(), pid: task.pid, tid: task.tid };
         coroner_report::Ties {
             cores: self.cores.clone(),
             cgroups: self.cgroups.clone(),
             units: self.units.clone(),
             pods: self.pods.clone(),
-            queues: self.queues.iter().map(Queue::name).collect(),
-            culprits: self.culprits.iter().map(task).collect(),
-            victims: self.victims.iter().map(task).collect(),
+            queues: self.queues.iter().map(Queue::queue_name).collect(),
+            nics: self.queues.clone(),
+            culprits: self.culprits.clone(),
+            victims: self.victims.clone(),
         }
     }
 
@@ -198,7 +169,7 @@ impl Ties {
     }
 
     pub fn common_nic(&self, other: &Ties) -> Option<&Queue> {
-        self.queues.iter().find(|queue| other.queues.iter().any(|o| o.is_same_device(queue)))
+        self.queues.iter().find(|queue| other.queues.iter().any(|other| is_same_device(other, queue)))
     }
 
     pub fn common_unit(&self, other: &Ties) -> Option<&str> {

@@ -49,7 +49,7 @@ pub struct ExpectedVerdict {
     /// Absent: any subject.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub subject: Option<Subject>,
-    /// The culprit that the root cause's subject or title, or `because`, must name.
+    /// The culprit that the finding of the root cause must blame.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub culprit: Option<String>,
     /// Codes that must follow from it in its chain, in any order.

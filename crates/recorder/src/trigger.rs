@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct Trigger {
     /// The code of the finding it will probably become (`core-saturated`, `nic-reset` …), or `mark`.
     pub code: String,
+    /// As of the finding, without pids.
+    pub key: String,
     /// `core 3`, `eth0`, `ecs.service`; empty if there is none.
     pub subject: String,
     /// The name of the thread that caused it, if known at once. Another thread makes another incident.

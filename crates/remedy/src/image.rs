@@ -1,6 +1,6 @@
 //! For image builders: a script that disables what the audit found in a base image.
 
-use coroner_diagnosis::agents::{Catalogue, Judgement, Verdict};
+use coroner_diagnosis::agents::{Action, Catalogue, Judgement, Verdict};
 use coroner_diagnosis::units::paths::{operand, shell_word};
 use coroner_diagnosis::units::protected::why_protected_by;
 use coroner_diagnosis::units::{Audit, AuditedUnit};
@@ -39,12 +39,16 @@ pub fn plan(audit: &Audit<'_>, catalogue: &Catalogue) -> ImagePlan {
             Verdict::Unused => {
                 let protected = why_protected_by(catalogue, &judgement.unit);
                 let unit = about(audit, &judgement.unit, &why);
-                match (protected, judgement.report_only) {
+                match (protected, judgement.action) {
                     (Some(protected), _) => {
                         plan.keep.push(ImageUnit { why: format!("{why}; but {protected}"), ..unit })
                     }
-                    (None, true) => plan.keep.push(unit),
-                    (None, false) => plan.remove.push(unit),
+                    (None, Action::Report) => plan.keep.push(unit),
+                    (None, Action::Manual) => {
+                        let why = format!("{why}; {}", judgement.safe_step);
+                        plan.decide.push(ImageUnit { why, ..unit })
+                    }
+                    (None, Action::Disable | Action::Mask) => plan.remove.push(unit),
                 }
             }
             Verdict::Conflict => plan.decide.push(about(audit, &judgement.unit, &why)),

@@ -1,7 +1,8 @@
 //! Verdicts and plans do not depend on the wording of findings (all recordings in golden/). And a diagnosis survives a JSON round trip.
 
+use coroner_diagnosis::finding::{Subject, SubjectKind};
 use coroner_diagnosis::{Case, Diagnosis, FindingRef, diagnose, verdict};
-use coroner_evidence::{Evidence, recording};
+use coroner_evidence::{Evidence, TextFile, recording};
 use coroner_remedy::planner::targets;
 use coroner_remedy::{Wishes, facts, plan};
 use std::path::{Path, PathBuf};
@@ -15,7 +16,30 @@ fn recordings() -> Vec<PathBuf> {
 }
 
 fn name(told: &FindingRef) -> String {
-    format!("{} {} {:?} {:?}", told.code, told.key, told.subject, told.by)
+    let Subject { kind, name, task } = &told.subject;
+    let name = if is_named_in_words(*kind) { "" } else { name };
+    format!("{} {} {kind:?} {name} {task:?} {:?}", told.code, told.key, told.by)
+}
+
+/// The names of these are for people; fields say which one it is.
+fn is_named_in_words(kind: SubjectKind) -> bool {
+    matches!(kind, SubjectKind::Process | SubjectKind::Nic)
+}
+
+/// The built-in agents with other words for people.
+fn reworded_catalogues() -> Vec<TextFile> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diagnosis/catalogue");
+    let reworded = |line: &str| match line.split_once(" = ") {
+        Some((key @ ("what" | "advice" | "does_not_fix"), _)) => format!("{key} = \"∎ c\"\n"),
+        _ => format!("{line}\n"),
+    };
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    files
+        .map(|path| {
+            let text = std::fs::read_to_string(&path).unwrap().lines().map(reworded).collect();
+            TextFile { path: path.display().to_string(), text }
+        })
+        .collect()
 }
 
 /// The verdicts and the plan without their sentences.
@@ -48,12 +72,16 @@ fn other_words_lead_to_the_same_verdicts_and_plans() {
         verdicts += diagnosis.conclusion.verdicts.len();
         steps += before.iter().filter(|line| line.starts_with("step ")).count();
 
+        evidence.catalogues = reworded_catalogues();
         for unseen in &mut evidence.unseen {
             (unseen.what, unseen.why, unseen.how_to_see) = ("∎ w".to_owned(), "∎ y".to_owned(), "∎ h".to_owned());
         }
         let mut case = Case::of(&evidence);
         case.findings = diagnose(&evidence).findings;
         for (number, finding) in case.findings.iter_mut().enumerate() {
+            if is_named_in_words(finding.subject.kind) {
+                finding.subject.name = format!("∎ n{number}");
+            }
             finding.title = format!("∎ t{number}");
             finding.detail = format!("∎ d{number}");
             finding.remedy = format!("∎ r{number}");
@@ -65,7 +93,9 @@ fn other_words_lead_to_the_same_verdicts_and_plans() {
             ruled_out.why = "∎ f".to_owned();
         }
         for verdict in &mut diagnosis.conclusion.verdicts {
-            for sentence in [&mut verdict.story, &mut verdict.because, &mut verdict.remedy, &mut verdict.not_fixed] {
+            let texts = [&mut verdict.story, &mut verdict.because, &mut verdict.remedy, &mut verdict.not_fixed];
+            let titles = verdict.story_path.iter_mut().chain(&mut verdict.story_also).chain(&mut verdict.first_aid);
+            for sentence in titles.chain(texts).chain([&mut verdict.fix]) {
                 *sentence = "∎ v".to_owned();
             }
         }

@@ -37,14 +37,53 @@ pub struct Ties {
     pub pods: Vec<String>,
     /// `eth0 rx-3`
     pub queues: Vec<String>,
+    /// The same as fields.
+    pub nics: Vec<Nic>,
     pub culprits: Vec<Task>,
     pub victims: Vec<Task>,
 }
 
+/// A network device, and one of its queues, if known.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nic {
+    pub device: String,
+    /// `null` in the node's own network namespace, or if it is unknown.
+    pub netns: Option<String>,
+    /// `ena`, `virtio_net`
+    pub driver: Option<String>,
+    /// `rx-3`, `tx-5`
+    pub queue: Option<String>,
+}
+
 /// A process, or one of its threads.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Task {
     pub comm: String,
     pub pid: u32,
     pub tid: u32,
+}
+
+impl Nic {
+    /// `eth0`, or `eth0 in netns blue`.
+    pub fn name(&self) -> String {
+        match &self.netns {
+            None => self.device.clone(),
+            Some(netns) => format!("{} in netns {netns}", self.device),
+        }
+    }
+
+    /// `eth0 rx-3`
+    pub fn queue_name(&self) -> String {
+        match &self.queue {
+            Some(queue) => format!("{} {queue}", self.name()),
+            None => self.name(),
+        }
+    }
+}
+
+impl Task {
+    /// `kubelet[4711]`
+    pub fn name(&self) -> String {
+        format!("{}[{}]", self.comm.replace('`', "'"), self.tid)
+    }
 }

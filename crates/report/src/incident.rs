@@ -16,6 +16,9 @@ pub struct Incident {
     /// Counts from 1; never reused.
     pub number: u64,
     pub code: String,
+    /// The code and what it is about, as in the key of a finding: the same after a restart and on another node.
+    #[serde(default)]
+    pub key: Option<String>,
     pub subject: String,
     /// Who caused it, if the trigger knew.
     #[serde(default)]

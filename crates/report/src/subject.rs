@@ -1,5 +1,6 @@
 //! How bad a finding is, and what it is about.
 
+use crate::finding::Task;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -61,10 +62,17 @@ impl SubjectKind {
 pub struct Subject {
     pub kind: SubjectKind,
     pub name: String,
+    /// For a process or thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Task>,
 }
 
 impl Subject {
     pub fn new(kind: SubjectKind, name: impl Into<String>) -> Subject {
-        Subject { kind, name: name.into() }
+        Subject { kind, name: name.into(), task: None }
+    }
+
+    pub fn process(task: Task) -> Subject {
+        Subject { kind: SubjectKind::Process, name: task.name(), task: Some(task) }
     }
 }

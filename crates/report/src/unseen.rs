@@ -1,5 +1,6 @@
 //! What could not be seen, and what looking cost.
 
+use crate::Code;
 use crate::name::{Name, named};
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,13 @@ pub struct Unseen {
     pub why: String,
     /// How it could be seen: "run as root", "boot with psi=1".
     pub how_to_see: String,
+}
+
+impl Unseen {
+    /// The rule that cannot tell; `None` if a probe is blind. No probe has the name of a code.
+    pub fn rule(&self) -> Option<Code> {
+        Code::parse(&self.probe)
+    }
 }
 
 macro_rules! abouts {

@@ -45,8 +45,14 @@ pub struct Verdict {
     pub certainty: Certainty,
     /// The worst in the chain.
     pub severity: Severity,
-    /// One line: from the harm back to the cause.
+    /// One line: from the harm back to the cause, then what else follows from it.
     pub story: String,
+    /// The titles in the story, from the worst effect back to the cause.
+    #[serde(default)]
+    pub story_path: Vec<String>,
+    /// Titles of the other effects.
+    #[serde(default)]
+    pub story_also: Vec<String>,
     /// Root cause first. Empty if the cause itself is the harm.
     pub chain: Vec<Link>,
     /// More findings about the cause, such as that the unit is unused.
@@ -59,7 +65,14 @@ pub struct Verdict {
     /// When it ended, if it was over before the end of the window. Nanoseconds since 1970; `None` if it goes on or that is unknown.
     #[serde(rename = "over", default, with = "timestamp::option")]
     pub over_real_ns: Option<u64>,
+    /// First aid and fix in one text.
     pub remedy: String,
+    /// What stops the harm before the cause is fixed.
+    #[serde(default)]
+    pub first_aid: Option<String>,
+    /// What fixes the cause.
+    #[serde(default)]
+    pub fix: String,
     /// What the remedy does not fix.
     pub not_fixed: String,
     /// What happens if nothing is done.

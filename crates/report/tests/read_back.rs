@@ -55,6 +55,7 @@ fn identities_minutes_and_incidents_can_be_read_back() {
         schema: incident::SCHEMA.to_owned(),
         number: 3,
         code: "nic-reset".into(),
+        key: Some("nic-reset:ena".into()),
         subject: "eth0".into(),
         by: None,
         core: Some(3),
@@ -114,6 +115,7 @@ proptest! {
         let moment = Moment { real_ns: ms * 1_000_000, uncertainty_ms: ms, already: shown, what: text.clone() };
         let verdict = Verdict {
             key: text.clone(), root_cause: finding.clone(), certainty: Certainty::Likely, severity: Severity::Critical, story: text.clone(),
+            story_path: vec![text.clone()], story_also: vec![text.clone()], first_aid: Some(text.clone()), fix: text.clone(),
             chain: vec![link], context: vec![finding.clone()], because: text.clone(), proofs, timeline: vec![moment],
             over_real_ns: shown.then_some(ms * 1_000_000), remedy: text.clone(), not_fixed: text.clone(), risk: Some(text.clone()),
         };

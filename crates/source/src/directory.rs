@@ -1,6 +1,6 @@
 //! The recorder's directory: its layout, and where recorders run.
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use coroner_evidence::own_directory::{self, OwnDirectory, OwnDirectoryError};
 use std::fs::{DirBuilder, File};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -99,13 +99,21 @@ pub fn none_runs() -> &'static str {
 }
 
 /// `None` if none runs; an error if there are several, as we cannot know which is meant.
-pub fn the_running_one() -> anyhow::Result<Option<PathBuf>> {
+pub fn the_running_one() -> Result<Option<PathBuf>, SeveralRun> {
     let mut running = running();
-    if running.len() > 1 {
-        let listed: Vec<String> = running.iter().map(|dir| dir.display().to_string()).collect();
-        bail!("several recorders are running; choose one: --dir {}", listed.join(", or --dir "));
+    if running.len() > 1 { Err(SeveralRun(running)) } else { Ok(running.pop()) }
+}
+
+/// The directories of several running recorders.
+#[derive(Debug)]
+pub struct SeveralRun(Vec<PathBuf>);
+
+impl SeveralRun {
+    /// `how` comes before each directory: `--dir`.
+    pub fn choose(&self, how: &str) -> anyhow::Error {
+        let listed: Vec<String> = self.0.iter().map(|dir| format!("{how} {}", dir.display())).collect();
+        anyhow!("several recorders are running; choose one: {}", listed.join(", or "))
     }
-    Ok(running.pop())
 }
 
 /// Removes what killed recorders left.

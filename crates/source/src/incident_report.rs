@@ -97,10 +97,10 @@ fn near(code: Code, subject: &Subject, incident: &Incident) -> u8 {
     let name = subject.name.as_str();
     let core = incident.core.map(|core| core.to_string());
     let same_core = subject.kind == SubjectKind::Core && core.as_deref() == Some(name);
-    let same_doer = incident.by.as_ref().is_some_and(|by| name.starts_with(&format!("{by}[")));
+    let same_doer = subject.task.as_ref().is_some_and(|task| incident.by.as_ref() == Some(&task.comm));
     u8::from(code.as_str() == incident.code) * 2
         + u8::from(same_core || name == incident.subject)
-        + u8::from(subject.kind == SubjectKind::Process && same_doer) * 4
+        + u8::from(same_doer) * 4
 }
 
 /// The finding that the incident was frozen for, if it hurt nobody: harm appears in verdicts or as unexplained.

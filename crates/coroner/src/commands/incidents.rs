@@ -31,7 +31,7 @@ pub fn run(args: IncidentsArgs) -> anyhow::Result<Exit> {
 pub fn directory_of(named: Option<&Path>, flag: &str) -> anyhow::Result<PathBuf> {
     let directory = match named {
         Some(dir) => dir.to_owned(),
-        None => the_running_one()?.unwrap_or_else(|| Config::default().dir),
+        None => the_running_one().map_err(|several| several.choose("--dir"))?.unwrap_or_else(|| Config::default().dir),
     };
     if !directory.is_dir() {
         let because = if named.is_some() { String::new() } else { format!("{}, and ", none_runs()) };
@@ -51,7 +51,7 @@ pub fn running_directory(args: &DirectoryArgs) -> anyhow::Result<PathBuf> {
             bail!("{}: permission denied; run as the recorder's user (root)", dir.display())
         }
         Some(dir) => bail!("{}: no recorder is running here; start one: coroner record --dir {0}", dir.display()),
-        None => the_running_one()?,
+        None => the_running_one().map_err(|several| several.choose("--dir"))?,
     };
     running.with_context(|| {
         format!("{}; start one (coroner record --dir DIR) or name its directory with --dir DIR", none_runs())

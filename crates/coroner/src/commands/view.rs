@@ -71,15 +71,13 @@ fn serve_until(
 fn what(args: &ViewArgs) -> anyhow::Result<PathBuf> {
     match &args.file {
         Some(file) => Ok(file.clone()),
-        None => the_running_one()
-            .map_err(|error| anyhow::anyhow!("{}", error.to_string().replace("--dir ", "coroner view ")))?
-            .with_context(|| {
-                format!(
-                    "{}; start one (coroner record --dir DIR) or name what to show: coroner view FILE|DIR (a recording, a \
+        None => the_running_one().map_err(|several| several.choose("coroner view"))?.with_context(|| {
+            format!(
+                "{}; start one (coroner record --dir DIR) or name what to show: coroner view FILE|DIR (a recording, a \
                      recorder's directory, perf.data, perf script text …)",
-                    none_runs()
-                )
-            }),
+                none_runs()
+            )
+        }),
     }
 }
 

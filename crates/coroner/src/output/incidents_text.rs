@@ -5,6 +5,7 @@ use super::safe::one_line;
 use super::terminal::{bold, dim, width, wrap};
 use coroner_diagnosis::words::bytes as size;
 use coroner_diagnosis::words::{duration_words, plural};
+use coroner_evidence::recording::RiserKind;
 use coroner_evidence::timestamp;
 use coroner_source::directory;
 use coroner_source::incident::{Incident, IncidentState};
@@ -183,7 +184,10 @@ fn samples(read: &ReadIncident, incident: &Incident, width: usize) -> String {
     // JSON has them all.
     for riser in read.risers.iter().filter(|riser| riser.now - riser.baseline >= LEAST_RISE).take(MOST_RISERS) {
         let percent = |share: f64| format!("{:>5.1} %", share * 100.0);
-        let what = if riser.what == "command" { "command " } else { "function" };
+        let what = match riser.what {
+            RiserKind::Command => "command ",
+            RiserKind::KernelSymbol => "function",
+        };
         let mut text = format!("{} to {}  {what}  {}", percent(riser.baseline), percent(riser.now), riser.name);
         if let Some((command, share)) = &riser.mostly_in {
             text.push_str(&format!(" ({:.0} % of it in {command})", share * 100.0));

@@ -5,7 +5,6 @@ use super::markdown::{cell, code_block, line};
 use super::telling::{self, sentence};
 use super::verdict_text::clock;
 use coroner_diagnosis::Outcome;
-use coroner_diagnosis::verdict::chain::THEN;
 use coroner_diagnosis::verdict::{Certainty, Link, Moment, Proof, Proofs, Verdict};
 use coroner_diagnosis::{Diagnosis, Fact, Finding};
 use coroner_evidence::timestamp;
@@ -118,7 +117,10 @@ fn verdict_text(verdict: &Verdict, number: &str, seen: Option<(u64, u64)>) -> St
     let mut out = format!("\n## Verdict{number} ({severity}{is_over}, {sure})\n\n");
     if !verdict.chain.is_empty() {
         // Two trailing spaces are a line break.
-        let story: Vec<String> = verdict.story.split(" ← ").map(line).collect();
+        let mut story: Vec<String> = verdict.story_path.iter().map(|title| line(title)).collect();
+        if let (Some(last), false) = (story.last_mut(), verdict.story_also.is_empty()) {
+            last.push_str(&format!("; from the same cause: {}", line(&verdict.story_also.join("; "))));
+        }
         out.push_str(&format!("> {}\n\n", story.join("  \n> ← ")));
     }
     out.push_str(&format!("**{cause}:** {} ({}, `{}`)\n\n", line(&root.title), line(&subject), root.code));
@@ -131,16 +133,17 @@ fn verdict_text(verdict: &Verdict, number: &str, seen: Option<(u64, u64)>) -> St
     }
     out.push_str(&proofs(&verdict.proofs, ""));
 
+    let fix = line(&sentence(&verdict.fix));
+    let what_to_do = match &verdict.first_aid {
+        Some(first_aid) => format!("{}\n\nThen fix the cause: {fix}", line(first_aid)),
+        None => fix,
+    };
     for (name, text) in [
-        ("What to do", Some(&verdict.remedy)),
-        ("What that does not fix", Some(&verdict.not_fixed)),
-        ("If nothing is done", verdict.risk.as_ref()),
+        ("What to do", what_to_do),
+        ("What that does not fix", line(&sentence(&verdict.not_fixed))),
+        ("If nothing is done", line(&sentence(verdict.risk.as_deref().unwrap_or_default()))),
     ] {
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
-            let text = match text.split_once(THEN) {
-                Some((now, then)) => format!("{}\n\n{}{}", line(now), THEN.trim_start(), line(&sentence(then))),
-                None => line(&sentence(text)),
-            };
+        if !text.is_empty() {
             out.push_str(&format!("\n### {name}\n\n{text}\n"));
         }
     }

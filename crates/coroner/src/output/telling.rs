@@ -151,15 +151,15 @@ pub fn ruled_out(diagnosis: &Diagnosis) -> (Vec<(&'static str, &RuledOut)>, Vec<
 
 /// One sentence per reason: several things may be unseen for the same reason.
 pub fn unseen(all: &[Unseen]) -> Vec<String> {
-    let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
-    for Unseen { what, why, how_to_see, .. } in all {
-        match reasons.iter_mut().find(|(w, h, _)| w == why && h == how_to_see) {
-            Some((_, _, whats)) => whats.push(what),
-            None => reasons.push((why, how_to_see, vec![what])),
+    let mut reasons: Vec<(&str, &str, Vec<&Unseen>)> = Vec::new();
+    for unseen in all {
+        match reasons.iter_mut().find(|(w, h, _)| *w == unseen.why && *h == unseen.how_to_see) {
+            Some((_, _, same)) => same.push(unseen),
+            None => reasons.push((&unseen.why, &unseen.how_to_see, vec![unseen])),
         }
     }
-    let sentences = reasons.into_iter().map(|(why, how_to_see, whats)| {
-        let mut text = format!("{}: {}.", things(&whats), why.trim_end_matches('.'));
+    let sentences = reasons.into_iter().map(|(why, how_to_see, same)| {
+        let mut text = format!("{}: {}.", things(&same), why.trim_end_matches('.'));
         if !how_to_see.is_empty() {
             text.push_str(&format!(" To see it: {}.", how_to_see.trim_end_matches('.')));
         }
@@ -169,19 +169,13 @@ pub fn unseen(all: &[Unseen]) -> Vec<String> {
 }
 
 /// `which containers restart; whether there is unit-churn or agent-unused`
-fn things(whats: &[&str]) -> String {
-    const WHETHER: &str = "whether there is ";
-    let (codes, mut told): (Vec<&str>, Vec<String>) =
-        whats.iter().fold((Vec::new(), Vec::new()), |(mut codes, mut told), what| {
-            match what.strip_prefix(WHETHER) {
-                Some(code) => codes.push(code),
-                None => told.push((*what).to_owned()),
-            }
-            (codes, told)
-        });
+fn things(all: &[&Unseen]) -> String {
+    let (rules, probes): (Vec<&Unseen>, Vec<&Unseen>) = all.iter().partition(|unseen| unseen.rule().is_some());
+    let codes: Vec<&str> = rules.iter().map(|unseen| unseen.probe.as_str()).collect();
+    let mut told: Vec<String> = probes.iter().map(|unseen| unseen.what.clone()).collect();
     match codes.split_last() {
-        Some((last, [])) => told.push(format!("{WHETHER}{last}")),
-        Some((last, first)) => told.push(format!("{WHETHER}{} or {last}", first.join(", "))),
+        Some((last, [])) => told.push(format!("whether there is {last}")),
+        Some((last, first)) => told.push(format!("whether there is {} or {last}", first.join(", "))),
         None => {}
     }
     told.join("; ")
@@ -202,18 +196,18 @@ mod tests {
 
     #[test]
     fn each_reason_is_given_once() {
-        let unseen_one = |what: &str, why: &str| Unseen {
+        let unseen_one = |probe: &str, what: &str, why: &str| Unseen {
             about: None,
-            probe: "p".to_owned(),
+            probe: probe.to_owned(),
             what: what.to_owned(),
             why: why.to_owned(),
             how_to_see: "as root".to_owned(),
         };
         let all = [
-            unseen_one("whether there is unit-churn", "no bus"),
-            unseen_one("the log", "not allowed."),
-            unseen_one("units", "no bus"),
-            unseen_one("whether there is unit-drift", "no bus"),
+            unseen_one("unit-churn", "∎", "no bus"),
+            unseen_one("kernel-log", "the log", "not allowed."),
+            unseen_one("units", "units", "no bus"),
+            unseen_one("unit-drift", "∎", "no bus"),
         ];
         assert_eq!(
             unseen(&all),

@@ -8,7 +8,7 @@ use coroner_diagnosis::agents::baseline::Drift;
 use coroner_diagnosis::units::cost::UnitCost;
 use coroner_diagnosis::units::{Audit, AuditedUnit};
 use coroner_diagnosis::words::{bytes, count, duration_words, percent, plural};
-use coroner_evidence::{Enablement, Evidence};
+use coroner_evidence::{Enablement, Evidence, Preset};
 use std::path::Path;
 
 /// Rows shown without --all.
@@ -142,17 +142,8 @@ fn drift_text(drift: &Drift, width: usize, all: bool) -> String {
         lines.push(format!("gone     {} (was {})", unit.name, unit.unit.enablement));
     }
     for unit in &drift.changed {
-        let none = || "none".to_owned();
-        let changes: Vec<String> = unit
-            .changes
-            .iter()
-            .map(|c| match c.what {
-                "content" => "its files".to_owned(),
-                what => {
-                    format!("{what} {} → {}", c.was.clone().unwrap_or_else(none), c.is.clone().unwrap_or_else(none))
-                }
-            })
-            .collect();
+        let changes = unit.changes.iter().map(|change| change.words().unwrap_or("its files".to_owned()));
+        let changes: Vec<String> = changes.collect();
         lines.push(format!("changed  {}: {}", unit.name, changes.join(", ")));
     }
     let most = if all { lines.len() } else { DRIFTED };
@@ -318,11 +309,13 @@ fn state(u: &AuditedUnit) -> String {
 /// Its state, and the preset if that differs.
 fn enabled(u: &AuditedUnit) -> String {
     let Some(enablement) = u.enablement() else { return UNKNOWN.to_owned() };
-    let preset = u.file.and_then(|f| f.preset).map(|p| p.as_str());
-    match preset {
-        Some(preset) if preset != "ignored" && !enablement.as_str().starts_with(preset) => {
-            format!("{enablement} (preset: {preset})")
-        }
+    let wanted: &[Enablement] = match u.file.and_then(|f| f.preset) {
+        Some(Preset::Enabled) => &[Enablement::Enabled, Enablement::EnabledRuntime],
+        Some(Preset::Disabled) => &[Enablement::Disabled],
+        Some(Preset::Ignored) | None => return enablement.to_string(),
+    };
+    match (wanted.contains(&enablement), wanted) {
+        (false, [preset, ..]) => format!("{enablement} (preset: {preset})"),
         _ => enablement.to_string(),
     }
 }

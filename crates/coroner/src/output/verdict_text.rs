@@ -3,7 +3,6 @@
 use super::safe::one_line;
 use super::telling::{self, ChainStep, sentence};
 use super::terminal::{bold, by_severity, dim, wrap, wrap_hanging};
-use coroner_diagnosis::verdict::chain::THEN;
 use coroner_diagnosis::verdict::{Certainty, Link, Moment, Proofs, Verdict};
 use coroner_diagnosis::words::duration_words;
 use coroner_evidence::timestamp;
@@ -61,9 +60,9 @@ fn one(verdict: &Verdict, number: &str, seen: Option<(u64, u64)>, width: usize, 
     out.push_str(&timeline_text(&telling::timeline(verdict), width, verbose));
 
     out.push('\n');
-    let (now, then) = match verdict.remedy.split_once(THEN) {
-        Some((now, then)) => (now, then),
-        None => (verdict.remedy.as_str(), ""),
+    let (now, then) = match &verdict.first_aid {
+        Some(first_aid) => (first_aid.as_str(), verdict.fix.as_str()),
+        None => (verdict.fix.as_str(), ""),
     };
     let risk = verdict.risk.as_deref().unwrap_or_default();
     for (label, text) in

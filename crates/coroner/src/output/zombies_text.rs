@@ -2,7 +2,7 @@
 
 use super::safe::one_line;
 use super::terminal::{bold, dim, good, width, wrap};
-use coroner_diagnosis::words::{age_words, bytes, count, duration_words, plural};
+use coroner_diagnosis::words::{bytes, count, duration_words, plural};
 use coroner_diagnosis::zombies::{FileGroup, Group, Growth, MakerShare, Pin, RateFrom, ZombieReport};
 use coroner_evidence::{Born, Charged, Evidence, Time, Zombie, ZombieMethod, probe};
 use std::time::Duration;
@@ -371,8 +371,7 @@ fn ages(group: &Group, now: Time) -> Option<String> {
 }
 
 fn ago(now: Time, at: Time) -> String {
-    let words = age_words(now.since(at), Duration::ZERO);
-    if words == "just now" { duration_words(now.since(at)) } else { words.trim_end_matches(" ago").to_owned() }
+    duration_words(now.since(at))
 }
 
 fn rate_words(per_hour: f64, from: RateFrom) -> String {

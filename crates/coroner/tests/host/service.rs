@@ -2,6 +2,7 @@
 //! memory cgroups.
 
 use crate::support::*;
+use coroner_diagnosis::Code;
 use coroner_lab::{HostLock, LiveScenario};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
@@ -170,9 +171,8 @@ fn assert_sees_what_root_sees(node: &Node) {
         let unseen = diagnosis["unseen"].as_array().unwrap();
         // What a rule cannot tell depends on what happened, and child exits are only traced where some failed; what other
         // probes cannot see does not.
-        let is_probe = |u: &&Value| {
-            u["probe"] != "child-exits" && !u["what"].as_str().is_some_and(|what| what.starts_with("whether there is"))
-        };
+        let is_rule = |u: &Value| u["probe"].as_str().is_some_and(|probe| Code::parse(probe).is_some());
+        let is_probe = |u: &&Value| u["probe"] != "child-exits" && !is_rule(u);
         unseen.iter().filter(is_probe).map(|u| format!("{}: {}", u["probe"], u["what"])).collect()
     };
     let as_root = node.state.path().join("as-root");

@@ -1,6 +1,6 @@
 //! From a tree on disk to judgements: unit files, packages, agents' files, catalogue, baseline.
 
-use coroner_diagnosis::agents::baseline::{Baseline, compare};
+use coroner_diagnosis::agents::baseline::{Aspect, Baseline, compare};
 use coroner_diagnosis::agents::{Catalogue, Certainty, Harm, Judgement, Surroundings, Verdict, judge};
 use coroner_evidence::UnitFile;
 use coroner_probes::tree::Tree;
@@ -98,7 +98,10 @@ fn an_images_changes_are_drift_from_its_baseline() {
     assert_eq!(drift.new.iter().map(|u| u.name.as_str()).collect::<Vec<_>>(), ["new-agent.service"]);
     assert_eq!(drift.gone.iter().map(|u| u.name.as_str()).collect::<Vec<_>>(), ["sshd.service"]);
     assert_eq!(drift.changed.len(), 1);
-    assert_eq!((drift.changed[0].name.as_str(), drift.changed[0].changes[0].what), ("kubelet.service", "content"));
+    assert_eq!(
+        (drift.changed[0].name.as_str(), drift.changed[0].changes[0].what),
+        ("kubelet.service", Aspect::Content)
+    );
 }
 
 #[test]

@@ -116,12 +116,40 @@ pub struct ChangedUnit {
     pub changes: Vec<Change>,
 }
 
+/// What of a unit is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Aspect {
+    Enablement,
+    Preset,
+    Path,
+    Package,
+    Version,
+    /// A hash of its files.
+    Content,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// `enablement`, `preset`, `path`, `package`, `version`, `content`
-    pub what: &'static str,
+    pub what: Aspect,
     pub was: Option<String>,
     pub is: Option<String>,
+}
+
+impl Change {
+    /// `version 1 → 2`; `None` for the content: a hash means nothing to people.
+    pub fn words(&self) -> Option<String> {
+        let what = match self.what {
+            Aspect::Enablement => "enablement",
+            Aspect::Preset => "preset",
+            Aspect::Path => "path",
+            Aspect::Package => "package",
+            Aspect::Version => "version",
+            Aspect::Content => return None,
+        };
+        let or_none = |value: &'_ Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+        Some(format!("{what} {} → {}", or_none(&self.was), or_none(&self.is)))
+    }
 }
 
 /// What is new, gone or changed, each by name.
@@ -154,12 +182,12 @@ fn changes(was: &BaselineUnit, is: &BaselineUnit) -> Vec<Change> {
     let both_read = was.content.is_some() && is.content.is_some();
     let content = |u: &BaselineUnit| u.content.clone().filter(|_| both_read);
     [
-        ("enablement", enablement(was), enablement(is)),
-        ("preset", preset(was), preset(is)),
-        ("path", was.path.clone(), is.path.clone()),
-        ("package", was.package.clone(), is.package.clone()),
-        ("version", was.version.clone(), is.version.clone()),
-        ("content", content(was), content(is)),
+        (Aspect::Enablement, enablement(was), enablement(is)),
+        (Aspect::Preset, preset(was), preset(is)),
+        (Aspect::Path, was.path.clone(), is.path.clone()),
+        (Aspect::Package, was.package.clone(), is.package.clone()),
+        (Aspect::Version, was.version.clone(), is.version.clone()),
+        (Aspect::Content, content(was), content(is)),
     ]
     .into_iter()
     .filter(|(_, was, is)| was != is)
@@ -204,7 +232,7 @@ mod tests {
         assert_eq!(drift.gone.iter().map(|u| u.name.as_str()).collect::<Vec<_>>(), ["c.service"]);
         assert_eq!(drift.changed.len(), 1);
         let what: Vec<_> = drift.changed[0].changes.iter().map(|c| (c.what, c.is.as_deref().unwrap())).collect();
-        assert_eq!(what, [("enablement", "enabled"), ("version", "2"), ("content", "y")]);
+        assert_eq!(what, [(Aspect::Enablement, "enabled"), (Aspect::Version, "2"), (Aspect::Content, "y")]);
         assert!(compare(&good, &good).is_empty());
     }
 

@@ -1,9 +1,9 @@
 //! What is known about agents, as data: `crates/diagnosis/catalogue/*.toml` plus what users add. docs/catalogue.md explains every
 //! key.
 
+use super::action::Action;
 use super::index::Index;
 use super::pattern::Pattern;
-use super::steps::recommends_removal;
 use coroner_evidence::{FileFormat, FileQuestion, TextFile};
 use serde::Deserialize;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use toml::Spanned;
 
 /// In the first line of a catalogue.
-pub const SCHEMA: &str = "coroner.catalogue/1";
+pub const SCHEMA: &str = "coroner.catalogue/2";
 
 const BUILT_IN: [(&str, &str); 8] = [
     ("aws.toml", include_str!("../../catalogue/aws.toml")),
@@ -101,8 +101,9 @@ pub struct Agent {
     pub only_way_in: bool,
     /// Known, but never judged.
     pub ignore: bool,
-    /// With `{unit}` for the unit's name.
-    pub safe_step: String,
+    pub action: Action,
+    /// When to act, or what somebody has to do.
+    pub advice: Option<String>,
     pub does_not_fix: String,
     /// File and line it was read from.
     pub source: String,
@@ -167,7 +168,8 @@ struct AgentForm {
     only_way_in: bool,
     #[serde(default)]
     ignore: bool,
-    safe_step: Spanned<String>,
+    action: Spanned<Action>,
+    advice: Option<String>,
     does_not_fix: String,
 }
 
@@ -181,13 +183,6 @@ struct NeedForm {
     #[serde(default)]
     format: FileFormat,
     what: String,
-}
-
-impl Agent {
-    /// Never recommend removing it: it may be the only way in, or what the node is for.
-    pub fn is_kept(&self) -> bool {
-        self.only_way_in || self.safe_step.starts_with("report only")
-    }
 }
 
 impl Catalogue {
@@ -250,9 +245,14 @@ impl Catalogue {
                     return Err(error(unit.span().start, why));
                 }
             }
-            if agent.only_way_in && recommends_removal(agent.safe_step.get_ref()) {
-                let why = format!("safe_step: {name} may be the only way in and must not be disabled or masked");
-                return Err(error(agent.safe_step.span().start, why));
+            let action = *agent.action.get_ref();
+            if agent.only_way_in && action != Action::Report {
+                let why = format!("action: {name} may be the only way in: expected \"report\"");
+                return Err(error(agent.action.span().start, why));
+            }
+            if !action.removes() && !agent.only_way_in && agent.advice.is_none() {
+                let why = format!("action: without a command, {name} needs an advice");
+                return Err(error(agent.action.span().start, why));
             }
             let mut needs = Vec::new();
             for need in agent.needs {
@@ -309,7 +309,8 @@ impl Catalogue {
                 conflicts_with: agent.conflicts_with.into_iter().map(Spanned::into_inner).collect(),
                 only_way_in: agent.only_way_in,
                 ignore: agent.ignore,
-                safe_step: agent.safe_step.into_inner(),
+                action,
+                advice: agent.advice,
                 does_not_fix: agent.does_not_fix,
                 source: format!("{file}:{}", line_of(text, at)),
             };

@@ -5,14 +5,14 @@ fn load(text: &str) -> Result<Catalogue, CatalogueError> {
     Catalogue::load(&[TextFile { path: "mine.toml".to_owned(), text: text.to_owned() }])
 }
 
-const MINE: &str = r#"schema = "coroner.catalogue/1"
+const MINE: &str = r#"schema = "coroner.catalogue/2"
 
 [[agent]]
 name = "mine"
 units = ["mine*.service"]
 what = "our own"
 role = "observer"
-safe_step = "systemctl disable --now {unit}"
+action = "disable"
 does_not_fix = "nothing else"
 "#;
 
@@ -54,24 +54,20 @@ fn ours_can_be_read_and_covers_the_known_agents() {
 #[test]
 fn a_way_in_is_never_removed() {
     for agent in Catalogue::built_in().agents() {
-        assert!(!agent.safe_step.is_empty() && !agent.does_not_fix.is_empty(), "{}", agent.name);
+        assert!(!agent.what.is_empty() && !agent.does_not_fix.is_empty(), "{}", agent.name);
         if agent.role == Role::Access {
             assert!(agent.only_way_in, "{} lets people in", agent.name);
         }
-        assert!(!(agent.only_way_in && recommends_removal(&agent.safe_step)), "{}", agent.name);
+        assert!(!agent.only_way_in || agent.action == Action::Report, "{}", agent.name);
     }
 }
 
 #[test]
 fn no_step_removes_what_the_node_needs() {
     let catalogue = Catalogue::built_in();
-    for agent in catalogue.agents() {
+    for agent in catalogue.agents().filter(|agent| agent.action.removes()) {
         for unit in &agent.units {
-            let step = agent.safe_step.replace("{unit}", unit);
-            for removed in crate::agents::units_removed(&step) {
-                let owner = catalogue.agent_of(removed);
-                assert!(!owner.is_some_and(|a| a.only_way_in), "{}: {step}", agent.name);
-            }
+            assert!(!catalogue.agent_of(unit).is_some_and(|a| a.only_way_in), "{}: {unit}", agent.name);
         }
     }
     // The kubelet and what runs containers: docs/principles.md.
@@ -79,7 +75,7 @@ fn no_step_removes_what_the_node_needs() {
         ["kubelet", "containerd", "docker", "crio", "cri-dockerd", "sshd", "network-setup", "google-guest-agent"]
     {
         let agent = catalogue.get(name).unwrap();
-        assert!(!recommends_removal(&agent.safe_step), "{name}: {}", agent.safe_step);
+        assert_eq!(agent.action, Action::Report, "{name}");
     }
 }
 
@@ -141,12 +137,21 @@ fn errors_name_file_line_and_key() {
     for (from, to, line, says) in [
         ("name =", "nmae =", 4, "nmae"),
         ("\"observer\"", "\"observr\"", 7, "observr"),
-        ("coroner.catalogue/1", "coroner.catalogue/9", 1, "schema"),
+        ("coroner.catalogue/2", "coroner.catalogue/9", 1, "schema"),
         ("[\"mine*.service\"]", "[\"*\"]", 5, "\"*\" is not a pattern"),
         ("[\"mine*.service\"]", "[]", 5, "units"),
         ("[\"mine*.service\"]", "\"mine.service\"", 5, "expected a sequence"),
         ("\"our own\"", "\"our own", 6, ""),
-        ("role =", "only_way_in = true\nrole =", 9, "only way in"),
+        ("role =", "only_way_in = true\nrole =", 9, "only way in: expected \"report\""),
+        (
+            "\"disable\"",
+            "\"disabel\"",
+            8,
+            "unknown variant `disabel`, expected one of `disable`, `mask`, `report`, `manual`",
+        ),
+        ("\"disable\"", "\"manual\"", 8, "action: without a command, mine needs an advice"),
+        ("action = \"disable\"\n", "", 3, "missing field `action`"),
+        ("action = \"disable\"", "safe_step = \"rm\"", 8, "unknown field `safe_step`"),
         ("role =", "log_unregistered = [\"a(\"]\nrole =", 7, "log_unregistered"),
         ("role =", "conflicts_with = [\"nobody\"]\nrole =", 7, "there is no agent \"nobody\""),
     ] {
@@ -166,7 +171,7 @@ fn errors_name_file_line_and_key() {
 
 proptest! {
     #[test]
-    fn any_text(text in "(schema = \"coroner.catalogue/1\"\n)?(\\[\\[agent\\]\\]|name|units| = |\"|[a-z\n\\[\\]]){0,60}") {
+    fn any_text(text in "(schema = \"coroner.catalogue/2\"\n)?(\\[\\[agent\\]\\]|name|units| = |\"|[a-z\n\\[\\]]){0,60}") {
         let _ = load(&text);
     }
 }

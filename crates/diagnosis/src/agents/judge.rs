@@ -2,13 +2,12 @@
 //! error or another owner is there, **and** it does harm: it restarts, or makes cgroups fast. If harm cannot be seen (an image on
 //! disk) or is not seen (it idles), the verdict says so and is less sure.
 
+use super::action::{self, Action};
 use super::catalogue::{Agent, Catalogue, Role};
 use super::present::{Present, both_own, present, rivals};
 use super::reasons::{self, Answers, reason, unseen};
 use super::starting::{Start, start_of};
-use super::steps::recommends_removal;
 use super::{Activity, Certainty, Harm, Judgement, Reason, ReasonKind, Running, Surroundings, Verdict};
-use crate::units::paths::{operand, shell_word};
 use coroner_evidence::UnitFile;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -161,6 +160,7 @@ fn verdict(
     surroundings: &Surroundings,
 ) -> Judgement {
     let (agent, name, harm) = (case.agent, case.name(), case.harm);
+    let (action, command, advice, safe_step) = safe_step(case, surroundings);
     let mut judgement = Judgement {
         unit: name.to_owned(),
         pid: None,
@@ -174,8 +174,11 @@ fn verdict(
         in_use: in_use(case),
         owns_node: agent.role == Role::Orchestrator,
         in_image: !surroundings.booted,
-        report_only: agent.is_kept(),
-        safe_step: safe_step(case, surroundings),
+        report_only: action == Action::Report,
+        action,
+        command,
+        advice,
+        safe_step,
         does_not_fix: match surroundings.booted {
             true => agent.does_not_fix.clone(),
             false => "nodes already made from this image".to_owned(),
@@ -298,20 +301,17 @@ fn in_use(case: &AgentCase<'_>) -> Vec<Reason> {
     reasons
 }
 
-fn safe_step(case: &AgentCase<'_>, surroundings: &Surroundings) -> String {
-    let name = case.name();
-    let Of::Unit(_) = case.of else {
-        return "find what starts it (its parent process, a cron job, a container) and stop it there".to_owned();
+/// What to do, its command, its condition, and all of it in words.
+fn safe_step(case: &AgentCase<'_>, surroundings: &Surroundings) -> (Action, Option<String>, Option<String>, String) {
+    let (agent, action) = (case.agent, case.agent.action);
+    if matches!(case.of, Of::Process(_)) && action != Action::Report {
+        let advice = "find what starts it (its parent process, a cron job, a container) and stop it there";
+        return (Action::Manual, None, Some(advice.to_owned()), advice.to_owned());
+    }
+    let command = match surroundings.booted {
+        true => action.command(case.name()),
+        false => action.command_in_image(case.name(), surroundings.image.as_deref().unwrap_or("DIR")),
     };
-    let name = operand(name);
-    let step = case.agent.safe_step.replace("{unit}", &name);
-    if surroundings.booted || case.agent.only_way_in || !recommends_removal(&step) {
-        return step;
-    }
-    // Prose from the catalogue stays as it is.
-    if !step.starts_with("systemctl ") {
-        return step;
-    }
-    let root = shell_word(surroundings.image.as_deref().unwrap_or("DIR"));
-    format!("in the image build: systemctl --root={root} disable {name} && systemctl --root={root} mask {name}")
+    let words = action::words(agent, command.as_deref(), !surroundings.booted);
+    (action, command, agent.advice.clone(), words)
 }

@@ -3,6 +3,7 @@
 //! Everything is a pure function of unit files, of the [`catalogue`], and of the [`Surroundings`] that a live node or an image on
 //! disk shows.
 
+mod action;
 pub mod baseline;
 pub mod catalogue;
 mod index;
@@ -11,15 +12,14 @@ mod pattern;
 mod present;
 mod reasons;
 mod starting;
-mod steps;
 mod surroundings;
 
+pub use action::Action;
 pub use baseline::{Baseline, BaselineError, Drift};
 pub use catalogue::{Agent, Catalogue, CatalogueError, Need, NeedKind, Role};
 pub use judge::judge;
 pub use pattern::Pattern;
 pub use starting::{Start, start_of};
-pub use steps::{recommends_removal, units_removed};
 pub use surroundings::known_units;
 
 use coroner_evidence::{Evidence, FileAnswer, FileQuestion, UnitLogLine, probe};
@@ -244,6 +244,12 @@ pub struct Judgement {
     pub in_image: bool,
     /// It may be the only way in: report it, never remove it.
     pub report_only: bool,
+    pub action: Action,
+    /// `None` if the action is no command.
+    pub command: Option<String>,
+    /// When to run the command, or what somebody has to do.
+    pub advice: Option<String>,
+    /// All of that in one sentence.
     pub safe_step: String,
     pub does_not_fix: String,
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::finding::{Code, Fact, Severity, Subject};
-use crate::ties::Ties;
+use crate::ties::{Task, Ties};
 use proptest::prelude::*;
 
 fn finding(code: Code, kind: SubjectKind, name: &str) -> Finding {
@@ -14,6 +14,11 @@ fn finding(code: Code, kind: SubjectKind, name: &str) -> Finding {
         remedy: String::new(),
         ties: Ties::default(),
     }
+}
+
+fn process(code: Code, comm: &str, pid: u32) -> Finding {
+    let task = Task { comm: comm.to_owned(), pid, tid: pid };
+    Finding { subject: Subject::process(task), ..finding(code, SubjectKind::Process, "") }
 }
 
 fn by(comm: &str, pid: u32, core: u32, unit: Option<&str>) -> Finding {
@@ -34,11 +39,24 @@ fn keys_name_the_unit_the_command_the_function_or_the_device() {
     assert_eq!(by("spin", 7, 3, None).key(), "core-saturated:spin");
     let walk = Finding {
         evidence: vec![Fact::new(FactKey::MostlyIn, "mem_cgroup_iter.isra.0", "samples")],
-        ..finding(Code::MemcgWalk, SubjectKind::Process, "kubelet[4711]")
+        ..process(Code::MemcgWalk, "kubelet", 4711)
     };
     assert_eq!(walk.key(), "memcg-walk:kubelet:mem_cgroup_iter");
-    assert_eq!(finding(Code::NicReset, SubjectKind::Nic, "eth0 in netns blue").key(), "nic-reset:eth0");
-    assert_eq!(finding(Code::NicReset, SubjectKind::Nic, "veth12ab34cd").key(), "nic-reset:veth*");
+    let nic = |device: &str, netns: Option<&str>, driver: Option<&str>| {
+        let queue = Queue {
+            device: device.to_owned(),
+            netns: netns.map(str::to_owned),
+            driver: driver.map(str::to_owned),
+            queue: None,
+        };
+        let ties = Ties { queues: vec![queue], ..Ties::default() };
+        Finding { ties, ..finding(Code::NicReset, SubjectKind::Nic, "∎") }.key()
+    };
+    assert_eq!(nic("eth0", None, Some("ena")), "nic-reset:ena");
+    assert_eq!(nic("ens5", Some("blue"), Some("ena")), "nic-reset:ena", "another name on another node");
+    assert_eq!(nic("eth0", Some("blue"), None), "nic-reset:eth0");
+    assert_eq!(nic("veth12ab34cd", None, None), "nic-reset:veth*");
+    assert_eq!(nic("napi/eth0-524", None, None), "nic-reset:napi/eth0");
     assert_eq!(finding(Code::UnitCrashloop, SubjectKind::Unit, "ecs.service").key(), "unit-crashloop:ecs.service");
     assert_eq!(
         finding(Code::UnitCrashloop, SubjectKind::Unit, "user@1000.service").key(),
@@ -79,7 +97,7 @@ proptest! {
         comm in "[a-z]{1,12}", unit in proptest::option::of("[a-z-]{1,12}\\.service"), a in (1u32..1 << 22, 0u32..512), b in (1u32..1 << 22, 0u32..512),
     ) {
         prop_assert_eq!(by(&comm, a.0, a.1, unit.as_deref()).key(), by(&comm, b.0, b.1, unit.as_deref()).key());
-        let named = |pid: u32| finding(Code::ObserverCost, SubjectKind::Process, &format!("{comm}[{pid}]")).key();
+        let named = |pid: u32| process(Code::ObserverCost, &comm, pid).key();
         prop_assert_eq!(named(a.0), named(b.0));
         for kernel in ["ksoftirqd/", "migration/", "cpuhp/", "kworker/u"] {
             prop_assert_eq!(by(&format!("{kernel}{}", a.1), a.0, a.1, None).key(), by(&format!("{kernel}{}", b.1), b.0, b.1, None).key());

@@ -118,9 +118,13 @@ fn finding(side: &Judgement, rival: &str, judgements: &[Judgement]) -> Finding {
 }
 
 fn remedy(side: &Judgement, other: Option<&Judgement>, this_used: bool, other_used: bool) -> String {
-    let step = |j: &Judgement| match j.report_only {
-        true => format!("{} should not be removed just on this advice ({})", j.unit, j.safe_step),
-        false => format!("to remove {}: `{}` (does not fix: {})", j.unit, j.safe_step, j.does_not_fix),
+    let step = |j: &Judgement| match (j.report_only, &j.command) {
+        (true, _) => format!("{} should not be removed just on this advice ({})", j.unit, j.safe_step),
+        (_, Some(command)) => {
+            let when = j.advice.as_ref().map(|advice| format!(" {advice}")).unwrap_or_default();
+            format!("to remove {}{when}: `{command}` (does not fix: {})", j.unit, j.does_not_fix)
+        }
+        (_, None) => format!("to remove {}: {} (does not fix: {})", j.unit, j.safe_step, j.does_not_fix),
     };
     // Never the one that is in use.
     let mut steps = Vec::new();

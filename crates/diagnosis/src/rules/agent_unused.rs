@@ -8,7 +8,7 @@ use crate::agents::{self, CatalogueError, Certainty, Harm, Judgement, ReasonKind
 use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
-use crate::ties::Ties;
+use crate::ties::{Task, Ties};
 use crate::words::{list, plural};
 use coroner_evidence::{Evidence, probe};
 use std::collections::BTreeMap;
@@ -148,7 +148,7 @@ fn finding(group: &[&Judgement]) -> Finding {
 
 pub fn subject(judgement: &Judgement) -> Subject {
     match judgement.pid {
-        Some(pid) => Subject::new(SubjectKind::Process, format!("{}[{pid}]", judgement.unit)),
+        Some(pid) => Subject::process(Task { comm: judgement.unit.clone(), pid, tid: pid }),
         None => Subject::new(SubjectKind::Unit, judgement.unit.clone()),
     }
 }
@@ -189,16 +189,16 @@ fn remedy(judgement: &Judgement, others: &[&str]) -> String {
 }
 
 fn step(judgement: &Judgement, others: &[&str]) -> String {
-    let step = &judgement.safe_step;
     if judgement.report_only {
-        let why = if step.starts_with("report only:") { "" } else { "Do not remove it: it may be the only way in. " };
-        return format!("{why}{}", sentence(step)).trim_end().to_owned();
+        return sentence(&judgement.safe_step).trim_end().to_owned();
     }
-    // Some steps are a command, others prose.
-    let mut words = match agents::recommends_removal(step) {
-        true if step.starts_with("systemctl ") => format!("If nobody uses it: `{step}`. "),
-        true => format!("If nobody uses it: {step}. "),
-        false => sentence(step),
+    let mut words = match &judgement.command {
+        Some(command) => {
+            let place = judgement.in_image.then_some("in the image build");
+            let when: Vec<&str> = place.into_iter().chain(judgement.advice.as_deref()).collect();
+            format!("{}: `{command}`. ", [&["If nobody uses it"], when.as_slice()].concat().join(", "))
+        }
+        None => sentence(&judgement.safe_step),
     };
     if !others.is_empty() {
         words.push_str(&format!("Do the same for {}. ", list(others, NAMED)));

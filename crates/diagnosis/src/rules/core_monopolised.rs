@@ -13,7 +13,7 @@ use crate::cores::traffic;
 use crate::cores::waits::Harm;
 use crate::cores::words::{percent, percent_value, span};
 use crate::cores::{Cores, FullCore, IN_KERNEL};
-use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject};
 use crate::ties::{Task, Ties};
 use crate::words::plural;
 
@@ -151,7 +151,7 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
             (false, false) => Severity::Warning,
             (false, true) => Severity::Info,
         },
-        subject: Subject::new(SubjectKind::Process, subject(who)),
+        subject: Subject { name: subject(who), ..Subject::process(Task::from(who)) },
         title: match starved.is_empty() {
             true => format!(
                 "{} ({}) had core {} to itself for {}; no thread was seen waiting for it",
@@ -214,6 +214,7 @@ fn remedy(cores: &Cores, full: &FullCore, who: &Who, in_kernel: bool) -> String 
 mod tests {
     use super::*;
     use crate::cores::scene::{Actor, Doing, Load, Scene, time};
+    use crate::finding::SubjectKind;
     use crate::rules::test_evidence::fact_of;
     use coroner_evidence::Evidence;
     use coroner_evidence::Source;

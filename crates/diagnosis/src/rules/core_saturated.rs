@@ -15,7 +15,7 @@ use crate::cores::waits::{Harm, Victim};
 use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
-use crate::ties::{Queue, Task, Ties};
+use crate::ties::{self, Task, Ties};
 use crate::words::plural;
 use std::collections::BTreeSet;
 
@@ -220,7 +220,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         code: Code::CoreSaturated,
         ties: Ties {
             victims: full.victims.iter().map(|victim| Task::from(&victim.who)).collect(),
-            queues: cores.queues(full.core).iter().map(|(nic, queue)| Queue::of(nic, queue)).collect(),
+            queues: cores.queues(full.core).iter().map(|(nic, queue)| ties::queue(nic, queue)).collect(),
             since: Some(full.since()),
             until: Some(full.until()),
             ..Ties::of_core(full.core, full.stretch.window, &full.ownership)

@@ -11,7 +11,7 @@ use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::kernel_work::Work;
-use crate::ties::{Queue, Task, Ties};
+use crate::ties::{self, Task, Ties};
 use crate::units::paths::shell_word;
 use crate::words::plural;
 use coroner_evidence::{Evidence, Nic, Source, Window, WorkKind, WorkRow};
@@ -103,7 +103,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
             cores: vec![core],
             culprits: behalf.map(|(tasks, _)| tasks).unwrap_or_default(),
             victims: full.victims.iter().map(|victim| Task::from(&victim.who)).collect(),
-            queues: cores.queues(core).iter().map(|(nic, queue)| Queue::of(nic, queue)).collect(),
+            queues: cores.queues(core).iter().map(|(nic, queue)| ties::queue(nic, queue)).collect(),
             when: Some(window.into()),
             until: Some(full.until()),
             ..Ties::default()

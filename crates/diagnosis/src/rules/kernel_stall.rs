@@ -200,13 +200,15 @@ fn hung_tasks(events: &[(Option<u32>, LogEvent)]) -> Finding {
         }
     }
     let longest = tasks.values().copied().max().unwrap_or(0);
-    let names: Vec<String> = tasks.keys().map(|(comm, pid)| format!("{comm}[{pid}]")).collect();
+    let hung = tasks.keys().map(|(comm, pid)| Task { comm: comm.clone(), pid: *pid, tid: *pid });
+    let hung: Vec<Task> = hung.collect();
+    let names: Vec<String> = hung.iter().map(Task::name).collect();
     let when = events.last().map(LogEvent::age_words).unwrap_or_default();
     let io = if io_known { "The kernel reported I/O wait. " } else { "" };
     let single = if names.len() == 1 { names.first() } else { None };
-    let subject = match single {
-        Some(name) => Subject::new(SubjectKind::Process, name.clone()),
-        None => Subject::new(SubjectKind::Node, "hung tasks"),
+    let subject = match hung.as_slice() {
+        [only] => Subject::process(only.clone()),
+        _ => Subject::new(SubjectKind::Node, "hung tasks"),
     };
     let mut facts = vec![
         Fact::new(FactKey::HungTasksDay, names.len() as u64, SOURCE),
@@ -353,7 +355,7 @@ mod tests {
         assert_eq!(f.title, "2 tasks hung for 4 min or more, last 6 min ago");
         assert!(f.detail.contains("reported I/O wait"));
         let single = one(examine(&Case::of(&with(&[(500, "INFO: task dd:456 blocked for more than 120 seconds.")]))));
-        assert_eq!(single.subject, Subject::new(SubjectKind::Process, "dd[456]"));
+        assert_eq!(single.subject, Subject::process(Task { comm: "dd".into(), pid: 456, tid: 456 }));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Finding, Severity, Subject};
 use crate::kernel_work::{ProcessWork, not_sampled};
 use crate::words::{count, percent};
 use coroner_evidence::WorkKind;
@@ -45,7 +45,7 @@ fn finding(walker: &ProcessWork, memcgs: Option<(u64, u64)>) -> Finding {
     Finding {
         code: Code::MemcgWalk,
         severity: if felt { Severity::Warning } else { Severity::Info },
-        subject: Subject::new(SubjectKind::Process, name.clone()),
+        subject: Subject::process(walker.thread.clone()),
         title: format!(
             "{name} spent up to {} walking {over}",
             walker.share_words(walker.peak.min(1.0).max(walker.share))
@@ -75,6 +75,7 @@ fn finding(walker: &ProcessWork, memcgs: Option<(u64, u64)>) -> Finding {
 mod tests {
     use super::*;
     use crate::finding::FactKey;
+    use crate::finding::SubjectKind;
     use crate::kernel_work::test_work::{row, second};
     use crate::rules::test_evidence::{cannot_tell, fact, fine, one, start, watched};
     use crate::zombies::test_scan::scan;
@@ -95,7 +96,7 @@ mod tests {
     fn a_walker_over_thousands_is_named_with_core_and_function() {
         let f = one(examine(&Case::of(&walking(5_000, &[90; 5]))));
         assert_eq!(f.severity, Severity::Warning);
-        assert_eq!(f.subject, Subject::new(SubjectKind::Process, "kubelet[4711]"));
+        assert_eq!((f.subject.kind, f.subject.name.as_str()), (SubjectKind::Process, "kubelet[4711]"));
         assert_eq!(f.title, "kubelet[4711] spent up to 90 % of core 1 walking 5,000 dead and 50 live memory cgroups");
         assert_eq!(fact(&f, FactKey::MostlyIn), "stats_walk_fn");
         assert_eq!((f.ties.cores.as_slice(), f.ties.culprits[0].tid), (&[1][..], 4711));

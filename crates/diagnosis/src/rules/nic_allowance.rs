@@ -7,7 +7,7 @@ use crate::case::Case;
 use crate::code::Code;
 use crate::cores::words::listed;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
-use crate::ties::Ties;
+use crate::ties::{self, Ties};
 use crate::words::plural;
 use coroner_evidence::{Evidence, Source, probe};
 use std::collections::BTreeSet;
@@ -66,7 +66,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         }
         if !rising.is_empty() {
             rising.sort_by_key(|(_, delta)| std::cmp::Reverse(delta.amount()));
-            findings.push(finding(device, &rising));
+            findings.push(finding(evidence, device, &rising));
         }
     }
     if !findings.is_empty() {
@@ -118,15 +118,15 @@ fn counters_read_once(evidence: &Evidence) -> bool {
     times().min() == times().max()
 }
 
-fn finding(device: &str, rising: &[(&str, coroner_evidence::Delta)]) -> Finding {
+fn finding(evidence: &Evidence, device: &str, rising: &[(&str, coroner_evidence::Delta)]) -> Finding {
     let mut detail = String::new();
-    let mut evidence = Vec::new();
+    let mut facts = Vec::new();
     let mut remedies: Vec<&str> = Vec::new();
     for (name, delta) in rising {
         let (what, remedy) = meaning(name);
         detail.push_str(&format!("{name} rose by {} in {:.1} s: {what}. ", delta.amount(), delta.over().as_secs_f64()));
-        evidence.push(Fact::new(FactKey::Allowance, delta.amount(), SOURCE).of(name));
-        evidence.push(Fact::new(FactKey::AllowanceEver, delta.to.value, SOURCE).of(name));
+        facts.push(Fact::new(FactKey::Allowance, delta.amount(), SOURCE).of(name));
+        facts.push(Fact::new(FactKey::AllowanceEver, delta.to.value, SOURCE).of(name));
         remedies.push(remedy);
     }
     detail.push_str("AWS queued or dropped these packets outside the node.");
@@ -134,12 +134,12 @@ fn finding(device: &str, rising: &[(&str, coroner_evidence::Delta)]) -> Finding 
     let more = if rising.len() > 1 { format!(" (and {} more)", rising.len() - 1) } else { String::new() };
     Finding {
         code: Code::NicAllowance,
-        ties: Ties::default(),
+        ties: Ties { queues: vec![ties::device_named(&evidence.nics, device)], ..Ties::default() },
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Nic, device),
         title: format!("{device} exceeded a limit of its AWS instance: {what}{more}"),
         detail,
-        evidence,
+        evidence: facts,
         remedy: remedies.join(" "),
     }
 }

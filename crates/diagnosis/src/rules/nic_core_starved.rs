@@ -15,7 +15,7 @@ use crate::cores::waits::{Harm, VICTIM_WAITED_NS, Victim};
 use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
-use crate::ties::{Queue, Task, Ties};
+use crate::ties::{self, Queue, Task, Ties};
 use coroner_evidence::{Evidence, Nic, NicQueue, QueueKind, Source, Time, Window, probe};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,8 +43,8 @@ pub fn examine(case: &Case<'_>) -> Answer {
             cores.queues(full.core).into_iter().filter(|(_, queue)| queue.napi_tid.is_none()).collect();
         for (nic, queue) in queues {
             match polled(evidence, full.core, queue, full.stretch.window) {
-                Polled::No => cases.push(Starving::not_polled(nic.display_name(), queue, &full, true)),
-                Polled::Unknown => cases.push(Starving::not_polled(nic.display_name(), queue, &full, false)),
+                Polled::No => cases.push(Starving::not_polled(nic, queue, &full, true)),
+                Polled::Unknown => cases.push(Starving::not_polled(nic, queue, &full, false)),
                 Polled::Yes | Polled::Quiet => idle_while_full.push(full.core),
             }
         }
@@ -91,6 +91,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
 /// A queue that was not served, or several with the same poller.
 struct Starving {
     subject: String,
+    nic: Queue,
     /// Without the device: `rx-0`.
     queues: Vec<String>,
     irq: Option<u32>,
@@ -107,9 +108,10 @@ struct Starving {
 }
 
 impl Starving {
-    fn not_polled(subject: String, queue: &NicQueue, full: &FullCore, proven: bool) -> Starving {
+    fn not_polled(nic: &Nic, queue: &NicQueue, full: &FullCore, proven: bool) -> Starving {
         Starving {
-            subject,
+            subject: nic.display_name(),
+            nic: ties::device(nic),
             queues: vec![queue.label()],
             irq: queue.irq,
             core: full.core,
@@ -225,8 +227,9 @@ fn waiting_pollers(cores: &Cores) -> WaitingPollers {
             }
             let window = victim.window;
             let busy = shares.map_or_else(String::new, |s| shares_text(&s));
-            let case = |subject, queues, irq, victim, proven| Starving {
+            let case = |subject, nic, queues, irq, victim, proven| Starving {
                 subject,
+                nic,
                 queues,
                 irq,
                 core,
@@ -255,11 +258,11 @@ fn waiting_pollers(cores: &Cores) -> WaitingPollers {
                     }
                     let labels = queues.iter().map(|q| q.label()).collect();
                     let irq = queues.iter().find_map(|q| q.irq);
-                    cases.push(case(name, labels, irq, victim.clone(), had_work == Some(true)));
+                    cases.push(case(name, ties::device(nic), labels, irq, victim.clone(), had_work == Some(true)));
                 }
             } else {
-                let (subject, queues) = device_of(cores, &victim);
-                cases.push(case(subject, queues, None, victim, true));
+                let (nic, queues) = device_of(cores, &victim);
+                cases.push(case(nic.name(), nic, queues, None, victim, true));
             }
         }
     }
@@ -268,7 +271,7 @@ fn waiting_pollers(cores: &Cores) -> WaitingPollers {
 
 /// The device a NAPI thread polls: by its TID, else by its name (`napi/eth0-8193`, net/core/dev.c, napi_kthread_create) if only
 /// one device has it. The thread's own name if the device was not seen: it may be in another network namespace.
-fn device_of(cores: &Cores, victim: &Victim) -> (String, Vec<String>) {
+fn device_of(cores: &Cores, victim: &Victim) -> (Queue, Vec<String>) {
     let by_number: Vec<_> = cores
         .nics
         .iter()
@@ -276,13 +279,13 @@ fn device_of(cores: &Cores, victim: &Victim) -> (String, Vec<String>) {
         .filter(|(_, queue)| queue.napi_tid == Some(victim.who.tid))
         .collect();
     if let Some((nic, _)) = by_number.first() {
-        return (nic.display_name(), by_number.iter().map(|(_, queue)| queue.label()).collect());
+        return (ties::device(nic), by_number.iter().map(|(_, queue)| queue.label()).collect());
     }
     let device = victim.who.comm.strip_prefix("napi/").and_then(|rest| rest.rsplit_once('-')).map(|(device, _)| device);
     let named: Vec<_> = cores.nics.iter().filter(|nic| Some(nic.name.as_str()) == device).collect();
     match named.as_slice() {
-        [only] => (only.display_name(), Vec::new()),
-        _ => (victim.who.comm.clone(), Vec::new()),
+        [only] => (ties::device(only), Vec::new()),
+        _ => (Queue { device: victim.who.comm.clone(), ..Queue::default() }, Vec::new()),
     }
 }
 
@@ -423,8 +426,8 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Starving>) -> Finding 
         code: Code::NicCoreStarved,
         ties: Ties {
             queues: match worst.queues.as_slice() {
-                [] => vec![Queue { nic: subject.clone(), queue: None }],
-                queues => queues.iter().map(|q| Queue { nic: subject.clone(), queue: Some(q.clone()) }).collect(),
+                [] => vec![worst.nic.clone()],
+                queues => queues.iter().map(|q| Queue { queue: Some(q.clone()), ..worst.nic.clone() }).collect(),
             },
             victims: worst.poller.iter().map(|poller| Task::from(&poller.who)).collect(),
             since: worst.poller.as_ref().map(|poller| poller.since),

@@ -7,7 +7,7 @@ use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, NicEvent, NicStep};
-use crate::ties::{Queue, Ties, When};
+use crate::ties::{self, Queue, Ties, When};
 use crate::words::{self, duration_words, plural, times};
 use coroner_evidence::{Evidence, Nic, QueueKind, Source, probe};
 use std::collections::BTreeMap;
@@ -304,7 +304,10 @@ fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Findi
         code: Code::NicReset,
         ties: Ties {
             cores: core.iter().map(|(core, _)| *core).collect(),
-            queues: vec![Queue { nic: device.to_owned(), queue: queue.map(|n| format!("tx-{n}")) }],
+            queues: vec![Queue {
+                queue: queue.map(|n| format!("tx-{n}")),
+                ..ties::device_named(&evidence.nics, device)
+            }],
             when: newest_reset(events)
                 .and_then(When::of_log)
                 .or_else(|| evidence.window().filter(|_| counted_now).map(When::from)),

@@ -6,7 +6,7 @@
 use crate::case::Case;
 use crate::code::Code;
 use crate::cores::threads::OBSERVER;
-use crate::finding::{Answer, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Finding, Severity, Subject};
 use crate::kernel_work::{ProcessWork, not_sampled};
 use crate::words::percent;
 use coroner_evidence::WorkKind;
@@ -65,7 +65,7 @@ fn finding(process: &ProcessWork, kind: WorkKind, felt: bool) -> Finding {
     Finding {
         code: Code::ObserverCost,
         severity: if felt { Severity::Warning } else { Severity::Info },
-        subject: Subject::new(SubjectKind::Process, name.clone()),
+        subject: Subject::process(process.thread.clone()),
         title: format!("{name} spent {} reading {what}", process.share_words(process.share)),
         detail: format!(
             "In the kernel{symbol}, {name} took {} of one core on average, {} in its busiest second. {harm}",

@@ -4,7 +4,7 @@
 
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{Answer, Finding, Severity, Subject, SubjectKind};
+use crate::finding::{Answer, Finding, Severity, Subject};
 use crate::kernel_work::{ProcessWork, not_sampled};
 use crate::words::{count, percent};
 use coroner_evidence::{Source, WorkKind};
@@ -48,7 +48,7 @@ fn finding(process: &ProcessWork, kind: WorkKind) -> Finding {
     Finding {
         code: if huge { Code::HugePages } else { Code::PageFaults },
         severity: Severity::Info,
-        subject: Subject::new(SubjectKind::Process, name.clone()),
+        subject: Subject::process(process.thread.clone()),
         title: format!("{name} spent {} on {}", process.share_words(process.share), kind.words()),
         detail: format!(
             "{} of one core on average, {} in its busiest second. This is the cost of new memory, and often a symptom rather than a cause.",

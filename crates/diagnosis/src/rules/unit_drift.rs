@@ -109,12 +109,8 @@ fn drifted(unit: &DriftedUnit, key: FactKey, starts: bool) -> Fact {
 }
 
 fn changed_fact(unit: &ChangedUnit, starts: bool, baseline: &str) -> Fact {
-    let change = |c: &agents::baseline::Change| match c.what {
-        // A hash means nothing to people.
-        "content" => "unit file or drop-ins".to_owned(),
-        what => format!("{what} {} → {}", c.was.as_deref().unwrap_or("none"), c.is.as_deref().unwrap_or("none")),
-    };
-    let mut words: Vec<String> = unit.changes.iter().map(change).collect();
+    let changes = unit.changes.iter().map(|change| change.words());
+    let mut words: Vec<String> = changes.map(|words| words.unwrap_or("unit file or drop-ins".to_owned())).collect();
     if starts {
         words.push("starts".to_owned());
     }

@@ -2,7 +2,7 @@
 //! advice and for action.
 
 use super::paths::stem;
-use crate::agents::{Agent, Catalogue};
+use crate::agents::{Action, Catalogue};
 
 /// By name, without kind and instance.
 const BY_NAME: &[(&str, &[&str])] = &[
@@ -95,7 +95,7 @@ pub fn why_protected_by(catalogue: &Catalogue, name: &str) -> Option<&'static st
     let by_list = named.or(begins).or(kind).map(|(why, _)| *why);
     by_list.or_else(|| match catalogue.agent_of(name) {
         Some(agent) if agent.only_way_in => Some("it may be the only way in"),
-        Some(agent) if Agent::is_kept(agent) => Some("the agent catalogue says to report it only"),
+        Some(agent) if agent.action == Action::Report => Some("the agent catalogue says to report it only"),
         _ => None,
     })
 }

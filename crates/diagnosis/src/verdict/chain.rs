@@ -141,19 +141,32 @@ fn verdict(
     let sure = how_sure(judged.proofs.certainty(), reached, edges);
     let certainty = worst_of(case, reached).and_then(|worst| sure.get(&worst).copied());
     let findings: Vec<&Finding> = reached.iter().map(|&i| &case.findings[i]).collect();
+    let (story_path, story_also) = story(case, reached, edges, &sure);
+    let mut story = story_path.join(" ← ");
+    if !story_also.is_empty() {
+        story.push_str(&format!("; from the same cause: {}", story_also.join("; ")));
+    }
+    let first_aid = first_aid(case, &findings);
     Verdict {
         key: case.findings[root].key(),
         root_cause: case.findings[root].reference(),
         certainty: certainty.unwrap_or(judged.proofs.certainty()),
         severity,
-        story: story(case, reached, edges, &sure),
+        story,
+        story_path,
+        story_also,
         chain,
         context: Vec::new(),
         because: judged.because.clone(),
         proofs: judged.proofs.clone(),
         timeline: timeline::of(case.evidence, &findings),
         over_real_ns: timeline::over(case.evidence, &findings),
-        remedy: with_relief(case, &judged.remedy, &findings),
+        remedy: match &first_aid {
+            Some(first_aid) => format!("{first_aid} Then fix the cause: {}", judged.remedy),
+            None => judged.remedy.clone(),
+        },
+        first_aid,
+        fix: judged.remedy.clone(),
         not_fixed: judged.not_fixed.clone(),
         risk: judged.risk.clone(),
     }
@@ -180,19 +193,16 @@ fn worst_of(case: &Case<'_>, reached: &[usize]) -> Option<usize> {
     Some(*worst)
 }
 
-/// Separates what stops the harm from what fixes the cause.
-pub const THEN: &str = " Then fix the cause: ";
-
 /// The findings in which a thread keeps others off a core: only then is it worth moving.
 pub const KEEPS_OTHERS_OFF: [Code; 2] = [Code::CoreMonopolised, Code::NicCoreStarved];
 
 /// The walker goes on until the root is fixed, so stopping the harm now is a step of its own. `coroner fix` plans a move by the same
 /// cores and the same room.
-fn with_relief(case: &Case<'_>, remedy: &str, findings: &[&Finding]) -> String {
+fn first_aid(case: &Case<'_>, findings: &[&Finding]) -> Option<String> {
     let walk = findings.iter().skip(1).find(|finding| finding.code == Code::MemcgWalk);
-    let Some(walker) = walk.and_then(|walk| walk.ties.culprits.first()) else { return remedy.to_owned() };
+    let walker = walk.and_then(|walk| walk.ties.culprits.first())?;
     if walker.comm.starts_with("kworker/") || walker.comm.starts_with("kswapd") {
-        return remedy.to_owned();
+        return None;
     }
     let keeps_off = |finding: &&&Finding| {
         let is_walker = finding.ties.culprits.first().is_some_and(|culprit| culprit.tid == walker.tid);
@@ -209,14 +219,19 @@ fn with_relief(case: &Case<'_>, remedy: &str, findings: &[&Finding]) -> String {
         ),
         Some(None) => format!("stop {name} or make it poll less often. Moving it won't help: {NO_ROOM}."),
     };
-    format!("To stop the harm now: {how}{THEN}{remedy}")
+    Some(format!("To stop the harm now: {how}"))
 }
 
-/// From the worst effect back to the cause along the surest path; then the other effects.
-fn story(case: &Case<'_>, reached: &[usize], edges: &[Edge], sure: &BTreeMap<usize, Certainty>) -> String {
-    let title = |i: usize| case.findings[i].title.as_str();
+/// Titles from the worst effect back to the cause along the surest path, and those of the other effects.
+fn story(
+    case: &Case<'_>,
+    reached: &[usize],
+    edges: &[Edge],
+    sure: &BTreeMap<usize, Certainty>,
+) -> (Vec<String>, Vec<String>) {
+    let title = |i: &usize| case.findings[*i].title.clone();
     let place = |i: usize| reached.iter().position(|&r| r == i).unwrap_or(0);
-    let Some(mut at) = worst_of(case, reached) else { return String::new() };
+    let Some(mut at) = worst_of(case, reached) else { return (Vec::new(), Vec::new()) };
     let mut way = vec![at];
     let by_this = |edge: &Edge| sure.get(&edge.from).map(|from| (*from).min(edge.linked.proofs.certainty()));
     let cause_of = |at: usize| edges.iter().filter(move |edge| edge.to == at && reached.contains(&edge.from));
@@ -224,12 +239,7 @@ fn story(case: &Case<'_>, reached: &[usize], edges: &[Edge], sure: &BTreeMap<usi
         at = edge.from;
         way.push(at);
     }
-    let mut story = way.iter().map(|&i| title(i)).collect::<Vec<_>>().join(" ← ");
-    let rest: Vec<&str> = reached.iter().filter(|i| !way.contains(i)).map(|&i| title(i)).collect();
-    if !rest.is_empty() {
-        story.push_str(&format!("; from the same cause: {}", rest.join("; ")));
-    }
-    story
+    (way.iter().map(title).collect(), reached.iter().filter(|i| !way.contains(i)).map(title).collect())
 }
 
 /// About how a unit is set up, not about what it does to the node.

@@ -3,9 +3,10 @@
 use super::confine::{MOST_ROWS, are_tables, fits};
 use super::open::{self, Opened};
 use super::read;
-use super::rows::{Table, U64, from_json, json, maybe_u64_of, u64_of};
+use super::rows::{Table, U64, from_json, json, maybe_u64_of, u64_of, word_of};
 use super::{RecordingError, Writer};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use serde::Serialize;
 use std::path::Path;
 
 /// The incident whose minutes a file holds. Times are nanoseconds since 1970.
@@ -21,11 +22,22 @@ pub struct IncidentRow {
     pub until_real_ns: u64,
 }
 
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RiserKind {
+    #[default]
+    Command,
+    /// A kernel function and everything it called.
+    KernelSymbol,
+}
+
+const RISER_KINDS: [(RiserKind, &str); 2] =
+    [(RiserKind::Command, "command"), (RiserKind::KernelSymbol, "kernel_symbol")];
+
 /// A command or kernel function whose share of busy time rose compared with the time before; largest rise first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RiserRow {
-    /// `command`, `kernel_symbol`
-    pub what: String,
+    pub what: RiserKind,
     pub name: String,
     /// Shares between 0 and 1, and the samples behind them.
     pub baseline: f64,
@@ -108,7 +120,7 @@ impl Writer {
             for riser in risers {
                 let mostly_in = riser.mostly_in.as_ref();
                 insert.execute(params![
-                    riser.what,
+                    RISER_KINDS.iter().find(|(kind, _)| *kind == riser.what).map(|(_, word)| word),
                     riser.name,
                     riser.baseline,
                     riser.now,
@@ -236,7 +248,7 @@ fn incident_row(row: &Row<'_>) -> rusqlite::Result<IncidentRow> {
 fn riser(row: &Row<'_>) -> rusqlite::Result<RiserRow> {
     let (name, share): (Option<String>, Option<f64>) = (row.get("mostly_in")?, row.get("mostly_in_share")?);
     Ok(RiserRow {
-        what: row.get("what")?,
+        what: word_of(row, "what", &RISER_KINDS)?,
         name: row.get("name")?,
         baseline: row.get("baseline")?,
         now: row.get("now")?,

@@ -196,7 +196,7 @@ fn people_with_only_sqlite3_can_read_it() {
 
 #[test]
 fn an_incident_its_risers_and_minutes_come_back() {
-    use coroner_evidence::recording::{CoreMinute, IncidentRow, RiserRow, RollupRow, incident, rollups};
+    use coroner_evidence::recording::{CoreMinute, IncidentRow, RiserKind, RiserRow, RollupRow, incident, rollups};
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("1.coroner");
     let mut writer = Writer::create(&path).unwrap();
@@ -215,7 +215,7 @@ fn an_incident_its_risers_and_minutes_come_back() {
     row.core = Some(3);
     writer.set_incident(&row).unwrap();
     let riser = |name: &str| RiserRow {
-        what: "kernel_symbol".into(),
+        what: RiserKind::KernelSymbol,
         name: name.into(),
         baseline: 0.004,
         now: 0.5,

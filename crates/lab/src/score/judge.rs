@@ -92,10 +92,43 @@ struct Finding {
     code: String,
     severity: String,
     subject: Subject,
+    #[serde(default)]
+    by: Option<String>,
     title: String,
-    /// The whole finding as JSON, to search for names.
-    #[serde(skip)]
-    text: String,
+    #[serde(default)]
+    ties: Ties,
+    #[serde(default)]
+    evidence: Vec<Fact>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Ties {
+    culprits: Vec<Task>,
+    victims: Vec<Task>,
+    units: Vec<String>,
+    cgroups: Vec<String>,
+    nics: Vec<Nic>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Task {
+    comm: String,
+    pid: u32,
+    tid: u32,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Nic {
+    device: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Fact {
+    #[serde(default)]
+    of: Option<String>,
+    #[serde(default)]
+    value: Value,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -104,7 +137,6 @@ struct Verdict {
     certainty: String,
     severity: String,
     chain: Vec<Link>,
-    because: String,
     story: String,
 }
 
@@ -112,6 +144,8 @@ struct Verdict {
 struct Named {
     code: String,
     subject: Subject,
+    #[serde(default)]
+    by: Option<String>,
     title: String,
 }
 
@@ -136,7 +170,7 @@ pub fn judge(truth: &Truth, answer: &Value, asking: Asking<'_>) -> Result<Judgem
         truth.facts.iter().for_each(|(key, value)| own_names(key, value, &mut names));
         own = Some(names);
     }
-    let counts = |text: &str| own.as_ref().is_none_or(|own| own.iter().any(|name| names(text, name)));
+    let counts = |finding: &Finding| own.as_ref().is_none_or(|own| own.iter().any(|name| finding.names(name)));
     let mut judgement = Judgement {
         control: truth.max_severity.is_some() && truth.verdicts.as_ref().is_none_or(Vec::is_empty),
         ..Judgement::default()
@@ -144,7 +178,7 @@ pub fn judge(truth: &Truth, answer: &Value, asking: Asking<'_>) -> Result<Judgem
     judge_findings(truth, &told.findings, &counts, &mut judgement)?;
     if let Some(expected) = &truth.verdicts {
         let given = told.verdicts.context("the answer has no verdicts")?;
-        judge_verdicts(expected, &given, asking.no_bpf, &counts, &mut judgement)?;
+        judge_verdicts(expected, &given, &told.findings, asking.no_bpf, &counts, &mut judgement)?;
         for Unexplained { finding } in &told.unexplained {
             judgement.unexplained.push(format!("unexplained: {} ({})", finding.code, finding.title));
         }
@@ -153,13 +187,34 @@ pub fn judge(truth: &Truth, answer: &Value, asking: Asking<'_>) -> Result<Judgem
 }
 
 fn read(answer: &Value) -> Result<Answer> {
-    let mut told: Answer =
-        serde_json::from_value(answer.clone()).context("not an answer of coroner diagnose --json")?;
-    let texts = answer["findings"].as_array().into_iter().flatten().map(Value::to_string);
-    for (finding, text) in told.findings.iter_mut().zip(texts) {
-        finding.text = text;
+    serde_json::from_value(answer.clone()).context("not an answer of coroner diagnose --json")
+}
+
+impl Task {
+    fn is(&self, name: &str) -> bool {
+        [self.pid, self.tid].iter().any(|number| name == format!("{}[{number}]", self.comm))
     }
-    Ok(told)
+}
+
+impl Finding {
+    /// Whether it blames this process, unit or cgroup.
+    fn blames(&self, culprit: &str) -> bool {
+        let Ties { culprits, units, cgroups, .. } = &self.ties;
+        let named = [&self.subject.name].into_iter().chain(&self.by).chain(units).chain(cgroups);
+        let told = self.evidence.iter().any(|f| f.of.as_deref() == Some(culprit) || f.value.as_str() == Some(culprit));
+        told || named.into_iter().any(|name| name == culprit) || culprits.iter().any(|task| task.is(culprit))
+    }
+
+    /// Whether it is about this command, unit, device or cgroup, or about a cgroup below it.
+    fn names(&self, name: &str) -> bool {
+        let Ties { culprits, victims, cgroups, nics, .. } = &self.ties;
+        let below =
+            |path: &String| name.starts_with('/') && path.strip_prefix(name).is_some_and(|r| r.starts_with('/'));
+        self.blames(name)
+            || cgroups.iter().chain([&self.subject.name]).any(below)
+            || culprits.iter().chain(victims).any(|task| task.comm == name || task.is(name))
+            || nics.iter().any(|nic| nic.device == name)
+    }
 }
 
 fn is_expected(truth: &Truth, code: &str) -> bool {
@@ -191,11 +246,11 @@ fn forget_the_past(told: &mut Answer, earlier: &Answer, truth: &Truth) {
     told.unexplained.retain(|u| !past(&u.finding.code, &u.finding.subject));
 }
 
-/// `counts`: whether a text is about the scenario, so that it may be a fault.
+/// `counts`: whether a finding is about the scenario, so that it may be a fault.
 fn judge_findings(
     truth: &Truth,
     findings: &[Finding],
-    counts: &dyn Fn(&str) -> bool,
+    counts: &dyn Fn(&Finding) -> bool,
     judgement: &mut Judgement,
 ) -> Result<()> {
     for expected in &truth.expect {
@@ -203,13 +258,13 @@ fn judge_findings(
             judgement.faults.push(fault);
         }
     }
-    for finding in findings.iter().filter(|f| truth.forbid.contains(&f.code) && counts(&f.text)) {
+    for finding in findings.iter().filter(|f| truth.forbid.contains(&f.code) && counts(f)) {
         judgement.faults.push(format!("found, but must not be: {} ({})", finding.code, finding.title));
     }
     let Some(most) = &truth.max_severity else { return Ok(()) };
     let most = rank(most)?;
     for finding in findings {
-        if rank(&finding.severity)? > most && counts(&finding.text) {
+        if rank(&finding.severity)? > most && counts(finding) {
             let fault = format!("{} {} ({})", finding.severity, finding.code, finding.title);
             judgement.faults.push(format!("false alarm: {fault}"));
             judgement.false_alarms.push(fault);
@@ -228,15 +283,16 @@ fn fault_of(expected: &Expected, findings: &[Finding]) -> Result<Option<String>>
     if rank(&found.severity)? < rank(&expected.severity_at_least)? {
         return Ok(Some(format!("only {}: {} ({})", found.severity, found.code, found.title)));
     }
-    let unnamed = expected.culprit.as_ref().filter(|culprit| !names(&found.text, culprit));
+    let unnamed = expected.culprit.as_ref().filter(|culprit| !found.blames(culprit));
     Ok(unnamed.map(|culprit| format!("{} does not name {culprit} ({})", found.code, found.title)))
 }
 
 fn judge_verdicts(
     expected: &[ExpectedVerdict],
     given: &[Verdict],
+    findings: &[Finding],
     no_bpf: bool,
-    counts: &dyn Fn(&str) -> bool,
+    counts: &dyn Fn(&Finding) -> bool,
     judgement: &mut Judgement,
 ) -> Result<()> {
     let mut left: Vec<&Verdict> = Vec::new();
@@ -260,18 +316,21 @@ fn judge_verdicts(
             .iter()
             .enumerate()
             .filter(|(_, v)| fits(v))
-            .max_by_key(|(_, v)| (blames(v, expected) != Some(false), usize::MAX - missing(v, expected).len()))
+            .max_by_key(|(_, v)| {
+                (blames(v, findings, expected) != Some(false), usize::MAX - missing(v, expected).len())
+            })
             .map(|(i, _)| i);
         let best = best.map(|i| left.remove(i));
-        judge_one(expected, best, judgement);
+        judge_one(expected, best, findings, judgement);
     }
     for verdict in left {
         let words = words(verdict);
-        if !counts(&format!("{} {words}", verdict.root_cause.title)) {
+        let told = [&verdict.root_cause].into_iter().chain(verdict.chain.iter().map(|link| &link.to));
+        if !told.filter_map(|named| finding_of(named, findings)).any(counts) {
             continue;
         }
         // An unlinked part of the chain may still blame the right culprit.
-        let right_one = asked.iter().any(|e| e.culprit.is_some() && blames(verdict, e) == Some(true));
+        let right_one = asked.iter().any(|e| e.culprit.is_some() && blames(verdict, findings, e) == Some(true));
         if verdict.certainty == "proven" && !right_one {
             judgement.proven_wrong.push(words.clone());
         }
@@ -284,7 +343,7 @@ fn judge_verdicts(
     Ok(())
 }
 
-fn judge_one(expected: &ExpectedVerdict, given: Option<&Verdict>, judgement: &mut Judgement) {
+fn judge_one(expected: &ExpectedVerdict, given: Option<&Verdict>, findings: &[Finding], judgement: &mut Judgement) {
     let mut asked = Asked {
         root_cause: expected.root_cause.clone(),
         right_root_cause: given.is_some(),
@@ -295,7 +354,7 @@ fn judge_one(expected: &ExpectedVerdict, given: Option<&Verdict>, judgement: &mu
         judgement.faults.push(format!("no verdict with the root cause {}", expected.root_cause));
         return judgement.asked.push(asked);
     };
-    asked.right_culprit = blames(verdict, expected);
+    asked.right_culprit = blames(verdict, findings, expected);
     asked.missing_in_chain = missing(verdict, expected);
     if asked.right_culprit == Some(false) {
         let culprit = expected.culprit.as_deref().unwrap_or_default();
@@ -312,11 +371,14 @@ fn judge_one(expected: &ExpectedVerdict, given: Option<&Verdict>, judgement: &mu
 }
 
 /// `None` if nobody in particular is to blame.
-fn blames(verdict: &Verdict, expected: &ExpectedVerdict) -> Option<bool> {
-    let root = &verdict.root_cause;
-    // Not the remedy or the rest of the story: they may name others.
-    let said = [&root.subject.name, &root.title, &verdict.because];
-    expected.culprit.as_ref().map(|culprit| said.iter().any(|text| names(text, culprit)))
+fn blames(verdict: &Verdict, findings: &[Finding], expected: &ExpectedVerdict) -> Option<bool> {
+    let root = finding_of(&verdict.root_cause, findings);
+    expected.culprit.as_ref().map(|culprit| root.is_some_and(|root| root.blames(culprit)))
+}
+
+/// Code, subject and culprit identify a finding.
+fn finding_of<'f>(named: &Named, findings: &'f [Finding]) -> Option<&'f Finding> {
+    findings.iter().find(|f| f.code == named.code && f.subject == named.subject && f.by == named.by)
 }
 
 fn missing(verdict: &Verdict, expected: &ExpectedVerdict) -> Vec<String> {
@@ -332,15 +394,6 @@ fn words(verdict: &Verdict) -> String {
 
 fn is_about(expected: Option<&Subject>, subject: &Subject) -> bool {
     expected.is_none_or(|expected| expected == subject)
-}
-
-/// Whether the text contains this name, and not only as part of a longer one.
-fn names(text: &str, name: &str) -> bool {
-    let joins = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
-    text.match_indices(name).any(|(at, _)| {
-        let (before, after) = (text[..at].chars().next_back(), text[at + name.len()..].chars().next());
-        !before.is_some_and(joins) && !after.is_some_and(joins)
-    })
 }
 
 fn rank(severity: &str) -> Result<usize> {

@@ -6,24 +6,18 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::clocks::{Clocks, Ticking};
 use super::{Kinds, SampleKind};
 use crate::model::hash::Seeded;
 use crate::model::{Dictionary, EventId, FramePlace, Sample, StackId, StrId, Strings};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum What {
-    Command,
-    /// A kernel function and everything it called.
-    KernelSymbol,
-}
+pub use coroner_evidence::recording::RiserKind;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Riser {
-    pub what: What,
+    pub what: RiserKind,
     pub name: String,
     /// Shares of the non-idle weight, between 0 and 1; of all time if known ([`BusyShares::out_of`]).
     pub baseline: f64,
@@ -143,7 +137,7 @@ impl BusyShares {
 /// One side, by name.
 #[derive(Default)]
 struct Side {
-    sums: HashMap<(What, String), Sum>,
+    sums: HashMap<(RiserKind, String), Sum>,
     processes: HashMap<String, u64>,
     total: Sum,
 }
@@ -161,8 +155,8 @@ impl Side {
             }
         }
         let name = |id: StrId| names.strings.get(id).to_owned();
-        let commands = commands.into_iter().map(|(comm, sum)| ((What::Command, name(comm)), sum));
-        let symbols = symbols.into_iter().map(|(symbol, sum)| ((What::KernelSymbol, name(symbol)), sum));
+        let commands = commands.into_iter().map(|(comm, sum)| ((RiserKind::Command, name(comm)), sum));
+        let symbols = symbols.into_iter().map(|(symbol, sum)| ((RiserKind::KernelSymbol, name(symbol)), sum));
         Side {
             sums: commands.chain(symbols).collect(),
             processes: event.processes.iter().map(|(comm, pids)| (name(*comm), pids.len() as u64)).collect(),
@@ -228,8 +222,8 @@ pub fn find(baseline: (&Dictionary, &BusyShares), now: (&Dictionary, &BusyShares
         .map(|(key, sum)| {
             let before = side_before.sums.get(key).copied().unwrap_or_default();
             let processes = |side: &Side| match key.0 {
-                What::Command => side.processes.get(&key.1).copied().unwrap_or(0),
-                What::KernelSymbol => 0,
+                RiserKind::Command => side.processes.get(&key.1).copied().unwrap_or(0),
+                RiserKind::KernelSymbol => 0,
             };
             Riser {
                 what: key.0,
@@ -259,7 +253,7 @@ pub fn find(baseline: (&Dictionary, &BusyShares), now: (&Dictionary, &BusyShares
 /// Drops functions whose rise is that of a function they call.
 fn collapse(names: &Dictionary, event: &EventShares, risers: &mut Vec<Riser>) {
     let symbols: Vec<usize> =
-        (0..risers.len()).filter(|at| risers[*at].what == What::KernelSymbol).take(MOST_SYMBOLS).collect();
+        (0..risers.len()).filter(|at| risers[*at].what == RiserKind::KernelSymbol).take(MOST_SYMBOLS).collect();
     let n = symbols.len();
     let known: HashMap<&str, usize> =
         symbols.iter().enumerate().map(|(at, riser)| (risers[*riser].name.as_str(), at)).collect();

@@ -205,7 +205,7 @@ fn a_new_kernel_function_is_the_riser() {
     let before = shares(&profile, Filter::between(0, 900 * MS));
     let now = shares(&profile, Filter::between(3000 * MS, 4000 * MS));
     let risers = risers::find((&profile.names, &before), (&profile.names, &now), 3);
-    assert_eq!((risers[0].what, risers[0].name.as_str()), (risers::What::KernelSymbol, "cgroup_rstat_flush"));
+    assert_eq!((risers[0].what, risers[0].name.as_str()), (risers::RiserKind::KernelSymbol, "cgroup_rstat_flush"));
     assert_eq!((risers[0].baseline, risers[0].now), (0.0, 0.5));
     assert_eq!(risers.len(), 1);
 }

@@ -1,10 +1,11 @@
 //! Risers: commands and kernel functions on the suspected core whose share rose from the hour before to the incident.
 
+use coroner_diagnosis::Code;
 use coroner_evidence::recording::RiserRow;
 use coroner_profile::import::ImportError;
 use coroner_profile::model::Dictionary;
 use coroner_profile::recording;
-use coroner_profile::views::risers::{self, BusyShares, Riser, What};
+use coroner_profile::views::risers::{self, BusyShares, Riser};
 use coroner_source::incident::Incident;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -37,7 +38,10 @@ pub struct Risers {
 pub fn find(directory: &Path, incident: &Incident) -> Result<Risers, ImportError> {
     let nanoseconds = |duration: Duration| duration.as_nanos() as u64;
     let trigger = incident.triggered_real_ns;
-    let (before, after) = if incident.code.starts_with("core-") { (NEAR, NEAR) } else { (BEFORE, AFTER) };
+    let (before, after) = match Code::parse(&incident.code) {
+        Some(Code::CoreSaturated | Code::CoreMonopolised) => (NEAR, NEAR),
+        _ => (BEFORE, AFTER),
+    };
     let begin = trigger.saturating_sub(nanoseconds(before));
     let burst = begin..trigger.saturating_add(nanoseconds(after)).min(incident.until_real_ns);
     let baseline = begin.saturating_sub(nanoseconds(BASELINE))..begin;
@@ -55,10 +59,7 @@ pub fn find(directory: &Path, incident: &Incident) -> Result<Risers, ImportError
 /// As they are stored with the incident.
 pub fn rows(found: &Risers) -> Vec<RiserRow> {
     let row = |riser: &Riser| RiserRow {
-        what: match riser.what {
-            What::Command => "command".to_owned(),
-            What::KernelSymbol => "kernel_symbol".to_owned(),
-        },
+        what: riser.what,
         name: riser.name.clone(),
         baseline: riser.baseline,
         now: riser.now,

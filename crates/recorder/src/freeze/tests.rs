@@ -5,7 +5,7 @@ use coroner_probes::Root;
 use coroner_probes::watch::{Watch, WatchOptions};
 use coroner_profile::import::ImportReport;
 use coroner_profile::model::{Dictionary, Frame, FramePlace, Sample, StackId, Strings, Task};
-use coroner_profile::views::risers::What;
+use coroner_profile::views::risers::RiserKind;
 use coroner_source::incident::{IncidentState, SCHEMA};
 
 const SECOND: u64 = 1_000_000_000;
@@ -59,6 +59,7 @@ fn incident(triggered_real_ns: u64) -> Incident {
         schema: SCHEMA.into(),
         number: 1,
         code: "core-monopolised".into(),
+        key: None,
         by: None,
         subject: "core 1".into(),
         core: Some(1),
@@ -117,7 +118,7 @@ fn the_window_is_copied_from_a_directory_that_is_being_written() {
     assert!(!files::part(directory.path(), 1).exists());
     let risers = risers::find(directory.path(), &incident).unwrap();
     let named: Vec<_> = risers.risers.iter().map(|r| (r.what, r.name.as_str())).collect();
-    assert_eq!(named, [(What::Command, "spin"), (What::KernelSymbol, "do_spin")]);
+    assert_eq!(named, [(RiserKind::Command, "spin"), (RiserKind::KernelSymbol, "do_spin")]);
     assert!(risers.baseline_samples > 900 && risers.burst_samples > 30);
     let (row, stored) = recording::incident(&files::recording(directory.path(), 1)).unwrap().unwrap();
     assert_eq!((row.number, row.subject.as_str()), (1, "core 1"));

@@ -160,6 +160,7 @@ impl Incidents {
             schema: SCHEMA.to_owned(),
             number,
             code: trigger.code,
+            key: Some(trigger.key),
             subject: trigger.subject,
             by: trigger.by,
             core: trigger.core,

@@ -12,6 +12,7 @@ fn clocks(second: f64) -> Clocks {
 fn trigger(second: f64, subject: &str) -> Trigger {
     Trigger {
         code: "core-saturated".into(),
+        key: "core-saturated".into(),
         subject: subject.into(),
         by: None,
         core: Some(3),

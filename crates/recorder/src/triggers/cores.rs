@@ -7,6 +7,7 @@ use super::super::trigger::{Over, Trigger};
 use super::trigger;
 use coroner_diagnosis::Code;
 use coroner_diagnosis::cores::timeline::{CoreLine, LOOK_JITTER_NS, Saturation, Timeline};
+use coroner_diagnosis::key::{KeySubject, key};
 use coroner_evidence::{Time, Window};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -131,7 +132,8 @@ impl Core {
             };
             let text = format!("{} had core {number} to itself", had.most);
             let begun = self.begin(number, Code::CoreMonopolised, by, window, text);
-            return Some(Trigger { by: Some(had.comm), ..begun });
+            let key = key(Code::CoreMonopolised, Some(KeySubject::Command(&had.comm)));
+            return Some(Trigger { by: Some(had.comm), key, ..begun });
         }
         let window = full(Saturation::Kernel, full_for)?;
         let text = format!("core {number} was full of kernel work");
@@ -140,7 +142,7 @@ impl Core {
 
     fn begin(&mut self, number: u32, code: Code, by: FiredBy, window: Window, text: String) -> Trigger {
         self.fired = Some(Fired { since: window.from, by });
-        let begun = trigger(code, subject(number), Some(number), window.to, text);
+        let begun = trigger(code, None, subject(number), Some(number), window.to, text);
         Trigger { since: Some(window.from), ..begun }
     }
 

@@ -77,7 +77,7 @@ impl SoftnetTrigger {
                 if let Some(dropped) = drops.take(point.at, point.value, self.threshold) {
                     let text =
                         format!("core {core} dropped {} packets within 10 s: its backlog was full", count(dropped));
-                    found.push(trigger(Code::SoftnetDrop, format!("core {core}"), Some(core), point.at, text));
+                    found.push(trigger(Code::SoftnetDrop, None, format!("core {core}"), Some(core), point.at, text));
                 }
             }
         }
@@ -145,7 +145,7 @@ impl ZombieTrigger {
                 self.fired = true;
                 let text =
                     format!("{} new dead memory cgroups within ten minutes ({} in all)", count(came), count(dead));
-                found.push(trigger(Code::ZombieMemcgs, "", None, at, text));
+                found.push(trigger(Code::ZombieMemcgs, None, "", None, at, text));
             } else if self.fired && came < self.threshold / 2 {
                 // An ongoing leak is one incident until it has slowed down to half the threshold.
                 self.fired = false;

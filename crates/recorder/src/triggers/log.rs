@@ -4,9 +4,11 @@ use super::super::config::TriggerConfig;
 use super::super::trigger::Trigger;
 use super::trigger;
 use coroner_diagnosis::Code;
+use coroner_diagnosis::key::KeySubject;
 use coroner_diagnosis::log_events::{
     Event, Family, NicEvent, NicStep, ONE_INCIDENT, OomEvent, OomScope, StallEvent, parse,
 };
+use coroner_diagnosis::ties::device_named;
 use coroner_evidence::{Evidence, LogLine, Nic, QueueKind, Time};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -105,7 +107,9 @@ impl LogTriggers {
         }
         let name = event.device.name(&self.nics).unwrap_or_else(|| "a network device".to_owned());
         let core = event.napi_core.or_else(|| self.core_of(&name, event.queue?));
-        Some((Code::NicReset, trigger(Code::NicReset, name, core, line.at, line.text.clone())))
+        let nic = device_named(&self.nics, &name);
+        let about = Some(KeySubject::Nic(&nic));
+        Some((Code::NicReset, trigger(Code::NicReset, about, name, core, line.at, line.text.clone())))
     }
 
     /// The only core that serves a transmit queue.
@@ -138,9 +142,10 @@ impl LogTriggers {
             (None, None) => "out of memory".to_owned(),
         };
         // Not by pid: a limit that is too low kills one process after another.
-        let subject = limited.unwrap_or_else(|| comm.clone());
+        let about = limited.as_deref().map(KeySubject::Cgroup).unwrap_or(KeySubject::Command(&comm));
+        let subject = limited.clone().unwrap_or_else(|| comm.clone());
         let text = format!("{comm}[{pid}] was OOM-killed: {why}");
-        Some((Code::OomKill, trigger(Code::OomKill, subject, None, line.at, text)))
+        Some((Code::OomKill, trigger(Code::OomKill, Some(about), subject, None, line.at, text)))
     }
 }
 
@@ -155,7 +160,11 @@ fn stall(event: &StallEvent, line: &LogLine) -> Option<(Code, Trigger)> {
         // Ten milliseconds in a worker are worth a log line, not an incident.
         StallEvent::WorkqueueHog { .. } => return None,
     };
-    Some((Code::KernelStall, trigger(Code::KernelStall, subject, core, line.at, line.text.clone())))
+    let about = match event {
+        StallEvent::HungTask { comm, .. } => Some(KeySubject::Command(comm)),
+        _ => None,
+    };
+    Some((Code::KernelStall, trigger(Code::KernelStall, about, subject, core, line.at, line.text.clone())))
 }
 
 #[cfg(test)]
@@ -237,7 +246,7 @@ mod tests {
         with_nic.nics = vec![nic];
         let mut found = Vec::new();
         triggers.look(&with_nic, &mut found);
-        assert_eq!(found[0].core, Some(39));
+        assert_eq!((found[0].core, found[0].key.as_str()), (Some(39), "nic-reset:ena"));
     }
 
     #[test]
@@ -264,10 +273,10 @@ mod tests {
             )
         };
         let found = look(&mut triggers, 200, vec![line(1, 200, summary), line(2, 200, &killed(77))]);
-        assert_eq!((found.len(), found[0].subject.as_str()), (1, "/jobs/a"));
+        assert_eq!((found.len(), found[0].subject.as_str(), found[0].key.as_str()), (1, "/jobs/a", "oom-kill:/jobs/a"));
         assert_eq!(found[0].text, "python3[77] was OOM-killed: cgroup /jobs/a reached its memory limit");
         let found = look(&mut triggers, 300, vec![line(3, 300, &killed(78))]);
-        assert_eq!(found[0].subject, "python3");
+        assert_eq!((found[0].subject.as_str(), found[0].key.as_str()), ("python3", "oom-kill:python3"));
     }
 
     #[test]

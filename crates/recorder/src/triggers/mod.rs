@@ -15,6 +15,7 @@ use super::trigger::{Noticed, Trigger};
 use cores::CoreTriggers;
 use coroner_diagnosis::Code;
 use coroner_diagnosis::cores::timeline::Timeline;
+use coroner_diagnosis::key::{KeySubject, key};
 use coroner_evidence::{Evidence, Time};
 use growth::{SoftnetTrigger, ZombieTrigger};
 use log::LogTriggers;
@@ -60,6 +61,7 @@ impl Triggers {
 pub fn mark(text: &str, at: Time) -> Trigger {
     Trigger {
         code: MARK.to_owned(),
+        key: MARK.to_owned(),
         subject: String::new(),
         by: None,
         core: None,
@@ -69,6 +71,14 @@ pub fn mark(text: &str, at: Time) -> Trigger {
     }
 }
 
-fn trigger(code: Code, subject: impl Into<String>, core: Option<u32>, at: Time, text: String) -> Trigger {
-    Trigger { code: code.as_str().to_owned(), subject: subject.into(), by: None, core, at, since: None, text }
+fn trigger(
+    code: Code,
+    about: Option<KeySubject<'_>>,
+    subject: impl Into<String>,
+    core: Option<u32>,
+    at: Time,
+    text: String,
+) -> Trigger {
+    let (key, subject) = (key(code, about), subject.into());
+    Trigger { code: code.as_str().to_owned(), key, subject, by: None, core, at, since: None, text }
 }

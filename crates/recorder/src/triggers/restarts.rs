@@ -3,6 +3,7 @@
 use super::super::trigger::Trigger;
 use super::trigger;
 use coroner_diagnosis::Code;
+use coroner_diagnosis::key::KeySubject;
 use coroner_diagnosis::units::loops::{has_failed, is_job};
 use coroner_evidence::{Evidence, Time, Unit};
 use std::collections::{HashMap, VecDeque};
@@ -79,7 +80,14 @@ impl RestartTriggers {
             let new = container.restarts.saturating_sub(std::mem::replace(counted, container.restarts));
             if let Some(n) = restarts.take(container.at, new, self.threshold) {
                 let text = format!("container {name} was restarted {n} times within ten minutes");
-                found.push(trigger(Code::ContainerCrashloop, name, None, container.at, text));
+                found.push(trigger(
+                    Code::ContainerCrashloop,
+                    Some(KeySubject::Container(&name)),
+                    name.as_str(),
+                    None,
+                    container.at,
+                    text,
+                ));
             }
         }
     }
@@ -107,7 +115,14 @@ impl RestartTriggers {
         }
         if let Some(n) = state.restarts.take(unit.at, automatic.max(by_others), self.threshold) {
             let text = format!("{} was restarted {n} times within ten minutes", unit.name);
-            found.push(trigger(Code::UnitCrashloop, unit.name.clone(), None, unit.at, text));
+            found.push(trigger(
+                Code::UnitCrashloop,
+                Some(KeySubject::Unit(&unit.name)),
+                unit.name.clone(),
+                None,
+                unit.at,
+                text,
+            ));
         }
     }
 }

@@ -8,6 +8,8 @@ mod units;
 use crate::facts::Facts;
 use crate::plan::{ByHand, Cause, Plan, Refused, Step};
 use crate::reboot::Reboot;
+use coroner_diagnosis::finding::Subject;
+use coroner_diagnosis::ties::Task;
 use coroner_diagnosis::units::cost::{UnitCost, costs};
 use coroner_diagnosis::verdict::{FindingRef, Verdict};
 use coroner_diagnosis::zombies::{self, ZombieReport};
@@ -139,12 +141,13 @@ impl<'c> Case<'c> {
     }
 }
 
-/// By the full name; a unit also without `.service`, a process also by name or PID alone.
+/// By the full name; a unit also without `.service`, a process also by name, PID or TID alone.
 fn is_called(finding: &Finding, subject: &str) -> bool {
-    let name = &finding.subject.name;
-    name == subject
-        || name.strip_suffix(".service") == Some(subject)
-        || name.split_once('[').is_some_and(|(comm, rest)| comm == subject || rest.split(']').next() == Some(subject))
+    let Subject { name, task, .. } = &finding.subject;
+    let is_task = |task: &Task| {
+        task.comm == subject || subject.parse().is_ok_and(|number: u32| [task.pid, task.tid].contains(&number))
+    };
+    name == subject || name.strip_suffix(".service") == Some(subject) || task.as_ref().is_some_and(is_task)
 }
 
 /// The things whose facts are needed.

@@ -3,7 +3,8 @@ use crate::facts::{CgroupFacts, UnitFacts};
 use crate::steps::StepKind;
 use coroner_diagnosis::diagnose;
 use coroner_evidence::{
-    CgroupMount, Charged, CoreTimes, Hold, PinningFile as Pinning, Time, Unit, Zombie, ZombieMethod, ZombieScan,
+    CgroupMount, Charged, CoreTimes, Enablement, Hold, PinningFile as Pinning, TextFile, Time, Unit, UnitFile, Zombie,
+    ZombieMethod, ZombieScan,
 };
 
 const UNIT: &str = "ecs.service";
@@ -134,6 +135,24 @@ fn a_leaking_crashloop_is_disabled_and_its_page_cache_reclaimed() {
         let words = [&step.title, &step.reason, &step.risk_words, &step.undo, &step.not_fixed];
         assert!(words.iter().all(|words| !words.is_empty()) && !step.commands.is_empty(), "{step:#?}");
     }
+}
+
+#[test]
+fn what_the_catalogue_leaves_to_people_is_not_disabled() {
+    let mut evidence = crashloop(UNIT, 4);
+    evidence.unit_files.push(UnitFile {
+        name: UNIT.to_owned(),
+        enablement: Enablement::Enabled,
+        ..UnitFile::default()
+    });
+    let entry = "schema = \"coroner.catalogue/2\"\n[[agent]]\nname = \"amazon-ecs\"\nunits = [\"ecs.service\"]\nwhat = \"∎\"\n\
+                 role = \"security\"\naction = \"manual\"\nadvice = \"ask its owner\"\ndoes_not_fix = \"∎\"\n";
+    evidence.catalogues.push(TextFile { path: "ours.toml".to_owned(), text: entry.to_owned() });
+    let plan = planned(&evidence, &Wishes::default(), &facts(UNIT));
+    assert!(!kinds(&plan.steps).contains(&StepKind::DisableUnit), "{plan:#?}");
+    assert_eq!(kinds(&plan.alternatives), [StepKind::IsolateUnit]);
+    let refused = plan.refused.iter().find(|refused| refused.what == "disable ecs.service").unwrap();
+    assert_eq!(refused.why, "ask its owner");
 }
 
 #[test]

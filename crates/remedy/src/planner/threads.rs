@@ -13,7 +13,7 @@ use coroner_diagnosis::ties::Task;
 use coroner_diagnosis::verdict::chain::KEEPS_OTHERS_OFF;
 use coroner_diagnosis::{Code, Finding};
 use coroner_evidence::tasks::SchedulingClass;
-use coroner_evidence::{CoreSet, Evidence, Thread, Window};
+use coroner_evidence::{CoreSet, Evidence, Nic, Thread, Window};
 
 /// The findings that name the owner of a core.
 const CODES: [Code; 4] = [Code::CoreMonopolised, Code::NicCoreStarved, Code::MemcgWalk, Code::CoreSaturated];
@@ -25,7 +25,7 @@ fn all<'p, 'c>(problem: &'p Problem<'c>) -> impl Iterator<Item = &'c Finding> + 
 pub fn targets(case: &Case<'_>, problem: &Problem<'_>, targets: &mut Targets) {
     for finding in all(problem) {
         if finding.code == Code::NicCoreStarved {
-            let nics = case.evidence.nics.iter().filter(|nic| nic.display_name() == finding.subject.name);
+            let nics = case.evidence.nics.iter().filter(|nic| is_about(finding, nic));
             targets.interrupts.extend(nics.flat_map(|nic| &nic.queues).filter_map(|queue| queue.irq));
         }
         targets.threads.extend(finding.ties.culprits.iter().chain(&finding.ties.victims).map(|task| task.tid));
@@ -131,7 +131,7 @@ impl Scene<'_> {
             measures.push(Measure::Wait { tid: victim.tid, name: victim.name(), core: self.core });
         }
         if let Some(starved) = self.starved {
-            measures.push(Measure::Received { nic: starved.subject.name.clone() });
+            measures.extend(starved.ties.queues.first().map(|queue| Measure::Received { nic: queue.name() }));
             // Some devices lose packets without counting them: nothing to compare.
             if Measure::Drops.value(self.case.evidence).is_ok_and(|drops| drops > 0.0) {
                 measures.push(Measure::Drops);
@@ -241,7 +241,7 @@ impl Scene<'_> {
             return;
         }
         let queues = self.cores.queues(self.core).into_iter();
-        for (nic, queue) in queues.filter(|(nic, _)| nic.display_name() == starved.subject.name) {
+        for (nic, queue) in queues.filter(|(nic, _)| is_about(starved, nic)) {
             let Some(irq) = queue.irq else { continue };
             let what = format!("move interrupt {irq} of {} {}", nic.display_name(), queue.label());
             if let Some(pid) = self.facts.irqbalance {
@@ -282,6 +282,10 @@ impl Scene<'_> {
             });
         }
     }
+}
+
+fn is_about(finding: &Finding, nic: &Nic) -> bool {
+    finding.ties.queues.iter().any(|queue| queue.device == nic.name && queue.netns == nic.netns)
 }
 
 fn thread_of(evidence: &Evidence, tid: u32) -> Option<&Thread> {

@@ -6,7 +6,7 @@ use crate::measure::Measure;
 use crate::plan::{Risk, Step};
 use crate::steps::mask_unit::is_in_the_way;
 use crate::steps::{Action, DisableUnit, IsolateUnit, MaskUnit, StepKind};
-use coroner_diagnosis::agents::{self, Judgement, Verdict};
+use coroner_diagnosis::agents::{self, Action as CatalogueAction, Judgement, Verdict};
 use coroner_diagnosis::units::paths::{operand, shell_word};
 use coroner_diagnosis::words::{bytes, duration_words, list, plural};
 use coroner_diagnosis::{Code, Finding, SubjectKind};
@@ -68,7 +68,10 @@ pub fn plan(case: &Case<'_>, problem: &Problem<'_>, facts: &Facts, draft: &mut D
         let judgement = judgements.iter().find(|judgement| judgement.unit == unit);
         let target = Target { unit, about, judgement, case, problem };
         let isolate = target.isolate();
-        if case.wishes.isolate {
+        if let Some(judgement) = judgement.filter(|judgement| judgement.action == CatalogueAction::Manual) {
+            draft.refuse(format!("disable {unit}"), sentence(&judgement.safe_step));
+            if case.wishes.isolate { draft.step(isolate) } else { draft.alternative(isolate) }
+        } else if case.wishes.isolate {
             draft.step(isolate);
             draft.alternative(target.switch_off());
         } else {
@@ -99,7 +102,7 @@ struct Target<'t> {
 
 impl Target<'_> {
     fn is_unused(&self) -> bool {
-        self.judgement.is_some_and(|judgement| judgement.verdict == Verdict::Unused && !judgement.report_only)
+        self.judgement.is_some_and(|judgement| judgement.verdict == Verdict::Unused && judgement.action.removes())
     }
 
     fn has_links(&self) -> bool {

@@ -24,6 +24,7 @@ fn incident(listed: &Listed) -> Value {
     json!({
         "number": incident.number,
         "code": incident.code,
+        "key": incident.key,
         "subject": incident.subject,
         "by": incident.by,
         "core": incident.core,

@@ -6,7 +6,7 @@ use crate::output::terminal::{bold, by_load, dim};
 use coroner_profile::import::Format;
 use coroner_profile::views::diff::DiffTree;
 use coroner_profile::views::flame::FlameTree;
-use coroner_profile::views::risers::{Riser, What};
+use coroner_profile::views::risers::{Riser, RiserKind};
 use coroner_source::profile::flame::Side;
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -162,11 +162,11 @@ pub fn difference(before: &Side, after: &Side, tree: &DiffTree, risers: &[Riser]
     }
     for riser in risers {
         let what = match (riser.what, &riser.mostly_in) {
-            (What::Command, _) => "command".to_owned(),
-            (What::KernelSymbol, Some((command, share))) if *share >= 0.5 => {
+            (RiserKind::Command, _) => "command".to_owned(),
+            (RiserKind::KernelSymbol, Some((command, share))) if *share >= 0.5 => {
                 format!("kernel function, {:.0} % of it in {command}", share * 100.0)
             }
-            (What::KernelSymbol, _) => "kernel function".to_owned(),
+            (RiserKind::KernelSymbol, _) => "kernel function".to_owned(),
         };
         change(&mut out, riser.baseline, riser.now, &format!("{} ({what})", riser.name), width);
     }

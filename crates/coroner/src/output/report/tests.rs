@@ -90,7 +90,8 @@ fn hostile_names_stay_text_everywhere() {
     diagnosis.unseen[0].why = NAME.to_owned();
     let verdict = &mut diagnosis.conclusion.verdicts[0];
     verdict.because = NAME.to_owned();
-    verdict.remedy = NAME.to_owned();
+    verdict.first_aid = Some(NAME.to_owned());
+    verdict.fix = NAME.to_owned();
     verdict.not_fixed = NAME.to_owned();
     verdict.risk = Some(NAME.to_owned());
     verdict.timeline[0].what = NAME.to_owned();

@@ -220,8 +220,7 @@ fn a_way_into_the_node_is_reported_but_not_removed() {
     evidence.units.extend([look(start(10), "walinuxagent.service", 0), look(END, "walinuxagent.service", 9)]);
     let f = one(examine(&Case::of(&evidence)));
     assert_eq!((f.subject.name.as_str(), f.severity), ("walinuxagent.service", Severity::Warning));
-    assert!(f.remedy.starts_with("Do not remove it: it may be the only way in."), "{}", f.remedy);
-    assert!(!agents::recommends_removal(&f.remedy));
+    assert!(f.remedy.starts_with("Report only: it may be the only way into this node; "), "{}", f.remedy);
 }
 
 #[test]
@@ -255,8 +254,8 @@ fn a_users_entry_replaces_ours() {
     let mut evidence = beside_kubelet(10, &[]);
     let entry = |more: &str| {
         format!(
-            "schema = \"coroner.catalogue/1\"\n[[agent]]\nname = \"amazon-ecs\"\nunits = [\"ecs.service\"]\nwhat = \"ours\"\n\
-             role = \"orchestrator\"\nsafe_step = \"ask the platform team\"\ndoes_not_fix = \"anything\"\n{more}"
+            "schema = \"coroner.catalogue/2\"\n[[agent]]\nname = \"amazon-ecs\"\nunits = [\"ecs.service\"]\nwhat = \"ours\"\n\
+             role = \"orchestrator\"\naction = \"manual\"\nadvice = \"ask the platform team\"\ndoes_not_fix = \"anything\"\n{more}"
         )
     };
     let file = |text: String| vec![TextFile { path: "/etc/coroner/catalogue.d/ours.toml".into(), text }];
@@ -273,7 +272,7 @@ fn a_users_entry_replaces_ours() {
     evidence.catalogues = file(entry("ignroe = true\n"));
     for rule in [examine, super::super::agent_conflict::examine] {
         let (because, how) = cannot_tell(rule(&Case::of(&evidence)));
-        assert!(because.contains("/etc/coroner/catalogue.d/ours.toml:9: ") && because.contains("ignroe"), "{because}");
+        assert!(because.contains("/etc/coroner/catalogue.d/ours.toml:10: ") && because.contains("ignroe"), "{because}");
         assert!(how.contains("ours.toml"));
     }
 }

@@ -29,9 +29,9 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     let identity = match core {
         // It starved another device: that is no cause of this reset, though the core itself may be.
         Some(_) if cause.code == Code::NicCoreStarved && !same_nic => return None,
-        Some(core) => Proof::shown(format!("core {core} serves {} and was occupied", nic.name())),
+        Some(core) => Proof::shown(format!("core {core} serves {} and was occupied", nic.queue_name())),
         None if same_nic && !effect.ties.cores.is_empty() => return None,
-        None if same_nic => Proof::shown(format!("both are about {}", nic.nic)),
+        None if same_nic => Proof::shown(format!("both are about {}", nic.name())),
         // A device in another namespace, or with an unknown queue map.
         None => return None,
     };
@@ -54,9 +54,9 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     Some(Linked {
         because: match effect.severity {
             Severity::Critical => {
-                format!("the driver of {} reset the device after waiting for a poll that could not run", nic.nic)
+                format!("the driver of {} reset the device after waiting for a poll that could not run", nic.name())
             }
-            _ => format!("the driver of {} was waiting for a poll that could not run", nic.nic),
+            _ => format!("the driver of {} was waiting for a poll that could not run", nic.name()),
         },
         proofs: Proofs {
             identity,

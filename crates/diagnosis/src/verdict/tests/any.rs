@@ -20,8 +20,11 @@ fn task() -> impl Strategy<Value = Task> {
 }
 
 fn queue() -> impl Strategy<Value = Queue> {
-    (select(&["eth0", "eth1"][..]), option::of(select(&["tx-5", "rx-0"][..])))
-        .prop_map(|(nic, queue)| Queue { nic: nic.to_owned(), queue: queue.map(str::to_owned) })
+    (select(&["eth0", "eth1"][..]), option::of(select(&["tx-5", "rx-0"][..]))).prop_map(|(nic, queue)| Queue {
+        device: nic.to_owned(),
+        queue: queue.map(str::to_owned),
+        ..Queue::default()
+    })
 }
 
 prop_compose! {

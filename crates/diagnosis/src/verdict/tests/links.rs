@@ -113,7 +113,7 @@ fn a_monopolist_fills_only_its_own_core() {
 
 #[test]
 fn a_queue_that_waits_behind_an_unknown_thread_is_likely_at_most() {
-    let eth0 = Queue { nic: "eth0".to_owned(), queue: Some("rx-0".to_owned()) };
+    let eth0 = Queue { device: "eth0".to_owned(), queue: Some("rx-0".to_owned()), ..Queue::default() };
     let waits = |by| (Code::NicCoreStarved, Ties { queues: vec![eth0.clone()], ..on(1, by, 2.0, 5.0) });
     let full = || (Code::CoreSaturated, on(1, "spin", 2.0, 5.0));
     assert_eq!(linked(full(), waits("spin")), Some(Certainty::Proven));
@@ -166,19 +166,25 @@ fn a_slow_read_is_not_blamed_on_the_dead_if_the_kernel_skips_them() {
 
 #[test]
 fn a_starved_queue_resets_only_its_own_device() {
-    let queue = |nic: &str| vec![Queue { nic: nic.to_owned(), queue: None }];
+    let queue = |(device, netns): (&str, Option<&str>)| {
+        vec![Queue { device: device.to_owned(), netns: netns.map(str::to_owned), ..Queue::default() }]
+    };
     let starved = |nic| (Code::NicCoreStarved, Ties { queues: queue(nic), ..on(1, "spin", 2.0, 8.0) });
     let reset = |nic| (Code::NicReset, Ties { queues: queue(nic), ..on(1, "", 8.0, 8.0) });
-    assert_eq!(linked(starved("eth0"), reset("eth0")), Some(Certainty::Likely), "how long it waited is unknown");
     assert_eq!(
-        linked(starved("eth0 in netns pod"), reset("eth0")),
+        linked(starved(("eth0", None)), reset(("eth0", None))),
+        Some(Certainty::Likely),
+        "how long it waited is unknown"
+    );
+    assert_eq!(
+        linked(starved(("eth0", Some("pod"))), reset(("eth0", None))),
         Some(Certainty::Likely),
         "the log has no namespace"
     );
-    assert_eq!(linked(starved("eth1"), reset("eth0")), None);
-    assert_eq!(linked(starved("eth0 in netns a"), reset("eth0 in netns b")), None);
+    assert_eq!(linked(starved(("eth1", None)), reset(("eth0", None))), None);
+    assert_eq!(linked(starved(("eth0", Some("a"))), reset(("eth0", Some("b")))), None);
     let full = (Code::CoreSaturated, on(1, "spin", 2.0, 8.0));
-    assert_eq!(linked(full, reset("eth0")), Some(Certainty::Likely), "the core serves it");
+    assert_eq!(linked(full, reset(("eth0", None))), Some(Certainty::Likely), "the core serves it");
 }
 
 #[test]
@@ -211,7 +217,7 @@ fn a_core_is_filled_by_reclaim_of_the_cgroup_that_reclaims() {
 #[test]
 fn only_time_occupied_while_unpolled_counts() {
     let reset = |at: f64| {
-        let queues = vec![Queue { nic: "eth0".to_owned(), queue: None }];
+        let queues = vec![Queue { device: "eth0".to_owned(), ..Queue::default() }];
         let silent = Fact::new(FactKey::SinceNapi, 5000u64, "kernel log");
         let ties = Ties { queues, ..on(1, "", at, at) };
         let effect = Finding { evidence: vec![silent], ..finding(Code::NicReset, ties) };

@@ -57,7 +57,6 @@ fn told(diagnosis: &Diagnosis) -> String {
 fn is_honest(conclusion: &Conclusion) {
     for verdict in &conclusion.verdicts {
         // Only the links to the head of the story decide the certainty.
-        let head = verdict.story.split(" ← ").next().unwrap_or_default();
         let mut proven: Vec<&crate::verdict::FindingRef> =
             if verdict.proofs.certainty() == Certainty::Proven { vec![&verdict.root_cause] } else { Vec::new() };
         for _ in &verdict.chain {
@@ -66,7 +65,7 @@ fn is_honest(conclusion: &Conclusion) {
                 links.filter(|l| proven.contains(&&l.from)).map(|l| &l.to).collect();
             proven.extend(next);
         }
-        let is_proven = proven.iter().any(|told| head.split("; from the same cause").next() == Some(&told.title));
+        let is_proven = proven.iter().any(|told| verdict.story_path.first() == Some(&told.title));
         assert_eq!(verdict.certainty == Certainty::Proven, is_proven, "{verdict:#?}");
         assert!(verdict.severity >= Severity::Warning);
         assert!(!verdict.remedy.is_empty() && !verdict.because.is_empty() && !verdict.not_fixed.is_empty());

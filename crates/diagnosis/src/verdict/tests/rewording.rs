@@ -3,7 +3,7 @@
 
 use super::super::conclude;
 use crate::case::Case;
-use crate::finding::{Finding, diagnose};
+use crate::finding::{Finding, Subject, SubjectKind, diagnose};
 use crate::verdict::{Conclusion, FindingRef};
 use coroner_evidence::Evidence;
 
@@ -12,14 +12,26 @@ fn reworded(finding: &mut Finding, number: usize) {
     for (sentence, name) in [(&mut finding.title, "t"), (&mut finding.detail, "d"), (&mut finding.remedy, "r")] {
         *sentence = format!("{name}{number} ∎");
     }
+    if is_named_in_words(finding.subject.kind) {
+        finding.subject.name = format!("n{number} ∎");
+    }
     for fact in &mut finding.evidence {
         fact.source = format!("s{number} ∎");
     }
 }
 
+/// The names of these are for people; fields say which one it is.
+fn is_named_in_words(kind: SubjectKind) -> bool {
+    matches!(kind, SubjectKind::Process | SubjectKind::Nic)
+}
+
 /// A verdict without its words.
 fn skeleton(conclusion: &Conclusion) -> Vec<String> {
-    let name = |told: &FindingRef| format!("{} {} {:?} {:?}", told.code, told.key, told.subject, told.by);
+    let name = |told: &FindingRef| {
+        let Subject { kind, name, task } = &told.subject;
+        let name = if is_named_in_words(*kind) { "" } else { name };
+        format!("{} {} {kind:?} {name} {task:?} {:?}", told.code, told.key, told.by)
+    };
     let verdicts = conclusion.verdicts.iter().map(|verdict| {
         let links = verdict.chain.iter().map(|link| {
             let proofs = [&link.proofs.identity, &link.proofs.order, &link.proofs.size].map(|proof| proof.is_shown());
