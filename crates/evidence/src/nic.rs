@@ -58,6 +58,14 @@ pub struct NicQueue {
     pub steering: Option<CoreSet>,
 }
 
+impl QueueKind {
+    pub const ALL: [QueueKind; 3] = [QueueKind::Rx, QueueKind::Tx, QueueKind::Combined];
+}
+
+impl MapSource {
+    pub const ALL: [MapSource; 3] = [MapSource::Netlink, MapSource::Name, MapSource::Unmapped];
+}
+
 impl Nic {
     /// `eth0`, or `eth0 in netns blue`.
     pub fn display_name(&self) -> String {

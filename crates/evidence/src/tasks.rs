@@ -73,6 +73,17 @@ pub enum SchedulingClass {
 }
 
 impl SchedulingClass {
+    pub const ALL: [SchedulingClass; 8] = [
+        SchedulingClass::Other,
+        SchedulingClass::Fifo,
+        SchedulingClass::RoundRobin,
+        SchedulingClass::Batch,
+        SchedulingClass::Idle,
+        SchedulingClass::Deadline,
+        SchedulingClass::Ext,
+        SchedulingClass::Unknown,
+    ];
+
     /// From the `policy` field of /proc/PID/stat (include/uapi/linux/sched.h).
     pub fn from_policy(policy: u64) -> SchedulingClass {
         match policy {
