@@ -39,7 +39,7 @@ const WALK_SHARE: u32 = 50;
 const UNPROMPTED_WALK_SHARE: u32 = 500;
 const UNPROMPTED_WALK_EVERY: Duration = Duration::from_secs(10);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Cgroups {
     root: Root,
     /// `None` before the first look.
@@ -74,14 +74,7 @@ struct Told {
 
 impl Cgroups {
     pub fn new(root: Root) -> Cgroups {
-        Cgroups {
-            root,
-            found: None,
-            last_walk: None,
-            told: Told::default(),
-            control: Control::default(),
-            stat_reader: StatReader::default(),
-        }
+        Cgroups { root, ..Cgroups::default() }
     }
 
     /// Makes the next look report everything like the first. A hanging timed read is not forgotten.
