@@ -30,6 +30,7 @@ pub use control::Reread;
 use directories::MAX_DIRECTORIES;
 use mounts::Hierarchy;
 use stat_read::StatReader;
+pub(crate) use stat_read::parse_release;
 
 /// A walk is repeated only after this many times its CPU time: at most 2 % of a core.
 const WALK_SHARE: u32 = 50;
