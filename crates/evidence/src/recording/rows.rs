@@ -89,7 +89,7 @@ macro_rules! row {
         }
     };
 }
-pub(super) use row;
+pub(crate) use row;
 
 /// `optional!(PART, COLUMN)`: a part that may be missing; then COLUMN is NULL.
 macro_rules! optional {
