@@ -3,7 +3,7 @@
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupMount {
     /// 1 or 2.
     pub version: u8,
@@ -21,7 +21,7 @@ impl CgroupMount {
 }
 
 /// Number of directories and of cgroups tracked by the kernel, read together, in the hierarchy with the memory controller.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupCensus {
     pub at: Time,
     pub version: u8,
@@ -43,7 +43,7 @@ pub struct CgroupCensus {
     pub took_ns: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrowdedParent {
     pub path: String,
     pub children: u64,
@@ -56,7 +56,7 @@ pub struct CrowdedParent {
 }
 
 /// A guarded, timed read of one statistics file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatRead {
     pub at: Time,
     pub path: String,

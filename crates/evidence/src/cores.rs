@@ -119,7 +119,7 @@ impl TryFrom<String> for CoreSet {
 }
 
 /// All cores at one moment, as /proc/stat gave them. Offline cores are absent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoreTimes {
     pub at: Time,
     pub cores: Vec<CoreTicks>,

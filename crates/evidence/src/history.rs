@@ -4,6 +4,7 @@
 //! `conclusions`, extended each time; what was wrong meanwhile is in `problems`. So a healthy month is one row. Both tables can
 //! also be read with sqlite3. The oldest rows are removed when there are more than [`MOST_CONCLUSIONS`].
 
+use crate::recording::rows::{self, Columns, row};
 use crate::recording::{RecordingError, fits, open_beside};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
@@ -65,6 +66,16 @@ pub struct Concluded {
     pub conclusion: String,
     pub problems: Vec<Problem>,
 }
+
+row!(Problem in "problems" of "conclusion_id" {
+    key: "key", code: "code", subject_kind: "subject_kind", subject: "subject", severity: "severity",
+    certainty: "certainty", title: "title", began_real_ns: "began_real_ns", ended_real_ns: "ended_real_ns"
+});
+
+row!(Concluded in "conclusions" {
+    boot_id: "boot_id", from_real_ns: "from_real_ns", until_real_ns: "until_real_ns", diagnoses: "diagnoses",
+    conclusion: "conclusion"
+} without problems);
 
 impl Concluded {
     /// Whether `next` says the same and begins before this one ended.
@@ -160,29 +171,9 @@ impl HistoryWriter {
 
     fn insert(&mut self, new: &Concluded) -> rusqlite::Result<(i64, Concluded)> {
         let tx = self.db.transaction()?;
-        tx.execute(
-            "INSERT INTO conclusions (boot_id, from_real_ns, until_real_ns, diagnoses, conclusion) VALUES (?, ?, ?, ?, ?)",
-            params![new.boot_id, new.from_real_ns as i64, new.until_real_ns as i64, new.diagnoses as i64, new.conclusion],
-        )?;
+        rows::insert(&tx, std::slice::from_ref(new))?;
         let id = tx.last_insert_rowid();
-        for p in &new.problems {
-            tx.execute(
-                "INSERT INTO problems (conclusion_id, key, code, subject_kind, subject, severity, certainty, title, \
-                 began_real_ns, ended_real_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                params![
-                    id,
-                    p.key,
-                    p.code,
-                    p.subject_kind,
-                    p.subject,
-                    p.severity,
-                    p.certainty,
-                    p.title,
-                    p.began_real_ns.map(|ns| ns as i64),
-                    p.ended_real_ns.map(|ns| ns as i64)
-                ],
-            )?;
-        }
+        rows::insert_below(&tx, id, &new.problems)?;
         let oldest = id - MOST_CONCLUSIONS as i64;
         tx.execute("DELETE FROM problems WHERE conclusion_id <= ?", [oldest])?;
         tx.execute("DELETE FROM conclusions WHERE id <= ?", [oldest])?;
@@ -224,35 +215,12 @@ fn last(db: &Connection) -> rusqlite::Result<Option<(i64, Concluded)>> {
 
 fn concluded(row: &Row<'_>) -> rusqlite::Result<(i64, Concluded)> {
     fits(row)?;
-    let concluded = Concluded {
-        boot_id: row.get("boot_id")?,
-        from_real_ns: row.get::<_, i64>("from_real_ns")? as u64,
-        until_real_ns: row.get::<_, i64>("until_real_ns")? as u64,
-        diagnoses: row.get::<_, i64>("diagnoses")? as u64,
-        conclusion: row.get("conclusion")?,
-        problems: Vec::new(),
-    };
-    Ok((row.get("id")?, concluded))
+    Ok((row.get("id")?, Concluded::get(row)?))
 }
 
 fn problems(db: &Connection, conclusion: i64) -> rusqlite::Result<Vec<Problem>> {
     let mut select = db.prepare_cached("SELECT * FROM problems WHERE conclusion_id = ? ORDER BY id LIMIT 1000")?;
-    let time = |row: &Row<'_>, column: &str| row.get::<_, Option<i64>>(column).map(|ns| ns.map(|ns| ns as u64));
-    let problem = |row: &Row<'_>| {
-        fits(row)?;
-        Ok(Problem {
-            key: row.get("key")?,
-            code: row.get("code")?,
-            subject_kind: row.get("subject_kind")?,
-            subject: row.get("subject")?,
-            severity: row.get("severity")?,
-            certainty: row.get("certainty")?,
-            title: row.get("title")?,
-            began_real_ns: time(row, "began_real_ns")?,
-            ended_real_ns: time(row, "ended_real_ns")?,
-        })
-    };
-    select.query_map([conclusion], problem)?.collect()
+    select.query_map([conclusion], |row| fits(row).and_then(|_| Problem::get(row)))?.collect()
 }
 
 #[cfg(test)]

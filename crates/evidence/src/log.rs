@@ -3,7 +3,7 @@
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
     /// When it was logged, on CLOCK_MONOTONIC: the kernel's own stamp (local_clock, which drifts) plus the offset measured now.
     /// Lines that arrive while we watch are stamped on arrival if that is more precise.

@@ -5,7 +5,7 @@ use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
 /// A network device at one moment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nic {
     pub at: Time,
     /// `None` in our own namespace; otherwise the name under /run/netns, or `net:[INODE]`.
@@ -19,9 +19,10 @@ pub struct Nic {
     pub queues: Vec<NicQueue>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueKind {
+    #[default]
     Rx,
     Tx,
     /// One interrupt serves both directions, known only by its name; or a NAPI thread polls the device, and it is unknown for which
@@ -30,7 +31,7 @@ pub enum QueueKind {
 }
 
 /// How a queue's core was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MapSource {
     /// From the kernel's netdev netlink family (≥ 6.8).
@@ -38,10 +39,11 @@ pub enum MapSource {
     /// From the names of interrupts or NAPI threads.
     Name,
     /// The queue exists; what serves it is unknown.
+    #[default]
     Unmapped,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicQueue {
     pub kind: QueueKind,
     pub index: u32,
@@ -56,6 +58,14 @@ pub struct NicQueue {
     pub napi_cores: Option<CoreSet>,
     /// Cores that received packets are steered to (rx) or that transmit through it (tx). `None`: steering is off or unknown.
     pub steering: Option<CoreSet>,
+}
+
+impl QueueKind {
+    pub const ALL: [QueueKind; 3] = [QueueKind::Rx, QueueKind::Tx, QueueKind::Combined];
+}
+
+impl MapSource {
+    pub const ALL: [MapSource; 3] = [MapSource::Netlink, MapSource::Name, MapSource::Unmapped];
 }
 
 impl Nic {

@@ -6,14 +6,14 @@ use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
 /// A thread; its start time distinguishes it from an earlier one with the same id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ThreadKey {
     pub tid: u32,
     /// Ticks (1/100 s) after boot.
     pub started: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     pub at: Time,
     pub pid: u32,
@@ -43,7 +43,7 @@ pub struct RayProcess {
     pub entry_point: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
     pub at: Time,
     pub key: ThreadKey,
@@ -58,9 +58,10 @@ pub struct Thread {
     pub affinity: Option<CoreSet>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SchedulingClass {
+    #[default]
     Other,
     Fifo,
     RoundRobin,
@@ -73,6 +74,17 @@ pub enum SchedulingClass {
 }
 
 impl SchedulingClass {
+    pub const ALL: [SchedulingClass; 8] = [
+        SchedulingClass::Other,
+        SchedulingClass::Fifo,
+        SchedulingClass::RoundRobin,
+        SchedulingClass::Batch,
+        SchedulingClass::Idle,
+        SchedulingClass::Deadline,
+        SchedulingClass::Ext,
+        SchedulingClass::Unknown,
+    ];
+
     /// From the `policy` field of /proc/PID/stat (include/uapi/linux/sched.h).
     pub fn from_policy(policy: u64) -> SchedulingClass {
         match policy {
@@ -107,7 +119,7 @@ impl SchedulingClass {
 }
 
 /// What a thread has consumed since it started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadSample {
     pub at: Time,
     pub key: ThreadKey,

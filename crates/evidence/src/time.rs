@@ -49,7 +49,7 @@ impl fmt::Debug for Time {
 }
 
 /// A stretch of time, both ends included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
     pub from: Time,
     pub to: Time,
@@ -66,7 +66,7 @@ impl Window {
 }
 
 /// Several clocks read at the same moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clocks {
     pub at: Time,
     /// Nanoseconds since 1970 (CLOCK_REALTIME).

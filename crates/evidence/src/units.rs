@@ -73,7 +73,7 @@ pub struct Unit {
 }
 
 /// A message from a unit's journal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitLogLine {
     pub unit: String,
     /// ns since 1970.
@@ -84,7 +84,7 @@ pub struct UnitLogLine {
 }
 
 /// Open internet sockets of the processes of a unit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitSockets {
     pub at: Time,
     pub unit: String,
@@ -95,7 +95,7 @@ pub struct UnitSockets {
 }
 
 /// Processes of one name, started by one process, that exited within some time.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChildExits {
     pub from: Time,
     pub to: Time,

@@ -4,7 +4,7 @@ use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
 /// How dead cgroups were told from live ones, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ZombieMethod {
     /// BPF walk run by BPF_PROG_TEST_RUN, results in a ring buffer: from Linux 5.10.
@@ -16,6 +16,7 @@ pub enum ZombieMethod {
     /// v1: memory.stat of a parent, with and without descendants, minus that of its live children.
     MemoryStat,
     /// Cgroups tracked by the kernel minus directories.
+    #[default]
     Count,
 }
 
@@ -48,7 +49,7 @@ impl ZombieMethod {
 }
 
 /// One scan of all memory cgroups that the kernel tracks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZombieScan {
     pub at: Time,
     pub took_ns: u64,
@@ -98,7 +99,7 @@ pub struct TriedInVain {
 }
 
 /// A memory cgroup without a directory that is still held by something.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Zombie {
     /// The inode number of its directory; before 5.5, with a generation in the upper half.
     pub id: u64,
@@ -163,7 +164,7 @@ pub struct Born {
 }
 
 /// Dead children of one live cgroup, with all dead ones below them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadBelow {
     pub parent: String,
     /// `None` if the kernel does not count them by parent (v1).
@@ -172,7 +173,7 @@ pub struct DeadBelow {
     pub held: Option<Charged>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinningFile {
     /// On this node, or as process `seen_by` sees it; otherwise within its file system. `None` if the kernel no longer knows the
     /// name, and for block devices.
@@ -217,7 +218,7 @@ pub struct Hold {
 }
 
 /// Memory cgroups that one process created and removed below one parent within some time.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupChurn {
     pub from: Time,
     pub to: Time,
@@ -236,7 +237,7 @@ pub struct CgroupChurn {
 }
 
 /// The process that created or removed cgroups, itself or through commands it started.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Maker {
     /// In the initial pid namespace. If several short-lived `processes` acted, the last one seen.
     pub pid: u32,

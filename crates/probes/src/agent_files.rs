@@ -131,6 +131,7 @@ fn expand(tree: &Tree, pattern: &str) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::Root;
+    use crate::test_tree::write;
     use proptest::prelude::*;
     use std::fs;
 
@@ -143,11 +144,7 @@ mod tests {
     #[test]
     fn keys_of_environment_files_yaml_and_json() {
         let dir = tempfile::tempdir().unwrap();
-        let put = |path: &str, text: &str| {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
+        let put = |path: &str, text: &str| write(dir.path(), path, text);
         let present = |path: &str, keys: &[&str]| FileState::Present {
             path: path.to_owned(),
             keys_set: keys.iter().map(|k| k.to_string()).collect(),

@@ -50,6 +50,7 @@ pub fn parse(text: &[u8]) -> Result<u64, ParseError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_tree::seen;
     use proptest::prelude::*;
 
     #[test]
@@ -80,8 +81,7 @@ mod tests {
         let netfilter = dir.path().join("proc/sys/net/netfilter");
         std::fs::create_dir_all(&netfilter).unwrap();
         std::fs::write(netfilter.join("nf_conntrack_count"), "full\n").unwrap();
-        let mut evidence = Evidence::default();
-        ConntrackReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+        let evidence = seen(dir.path(), |root, evidence| ConntrackReader::new(root).look(Time(1), evidence));
         assert!(evidence.counters.is_empty());
         assert!(evidence.unseen[0].why.ends_with("nf_conntrack_count: line 1: expected a number"));
     }

@@ -132,26 +132,18 @@ pub fn parse_meminfo_line(number: usize, line: &[u8]) -> Result<Option<(&str, u6
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_tree::{seen, tree};
     use proptest::prelude::*;
     use std::collections::HashMap;
-
-    fn tree(vmstat: &str, meminfo: &str) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("proc")).unwrap();
-        std::fs::write(dir.path().join("proc/vmstat"), vmstat).unwrap();
-        std::fs::write(dir.path().join("proc/meminfo"), meminfo).unwrap();
-        dir
-    }
 
     #[test]
     fn old_and_new_kernels() {
         // 4.x has one allocstall, 6.x one per zone.
-        let dir = tree(
-            "allocstall 5\nallocstall_normal 6\nnr_free_pages 7\npgfault 8\n",
-            "MemFree: 2 kB\nPercpu: 1968 kB\nHugePages_Total: 3\n",
-        );
-        let mut evidence = Evidence::default();
-        MemoryReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+        let dir = tree(&[
+            ("proc/vmstat", "allocstall 5\nallocstall_normal 6\nnr_free_pages 7\npgfault 8\n"),
+            ("proc/meminfo", "MemFree: 2 kB\nPercpu: 1968 kB\nHugePages_Total: 3\n"),
+        ]);
+        let evidence = seen(dir.path(), |root, evidence| MemoryReader::new(root).look(Time(1), evidence));
         assert_eq!(evidence.counters.names(Source::Vmstat, ""), ["allocstall", "allocstall_normal", "pgfault"]);
         assert_eq!(evidence.counters.last(Source::Meminfo, "", "MemFree"), Some(2048));
         assert_eq!(evidence.counters.last(Source::Meminfo, "", "Percpu"), Some(1968 * 1024));
@@ -161,9 +153,11 @@ mod tests {
 
     #[test]
     fn one_bad_line_does_not_hide_the_rest() {
-        let dir = tree("pgfault many\npgmajfault 3\n", "MemFree 2 kB\nMemTotal: 9 kB\n");
-        let mut evidence = Evidence::default();
-        MemoryReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+        let dir = tree(&[
+            ("proc/vmstat", "pgfault many\npgmajfault 3\n"),
+            ("proc/meminfo", "MemFree 2 kB\nMemTotal: 9 kB\n"),
+        ]);
+        let evidence = seen(dir.path(), |root, evidence| MemoryReader::new(root).look(Time(1), evidence));
         assert_eq!(evidence.counters.last(Source::Vmstat, "", "pgmajfault"), Some(3));
         assert_eq!(evidence.counters.last(Source::Vmstat, "", "pgfault"), None);
         assert_eq!(evidence.counters.last(Source::Meminfo, "", "MemTotal"), Some(9 * 1024));

@@ -101,6 +101,7 @@ pub fn parse(text: &[u8]) -> Result<Stall, ParseError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_tree::{seen, tree};
     use proptest::prelude::*;
 
     const CPU: &str =
@@ -108,20 +109,15 @@ mod tests {
     const MEMORY: &str =
         "some avg10=0.30 avg60=0.10 avg300=0.42 total=6802708\nfull avg10=0.30 avg60=0.09 avg300=0.35 total=4972902\n";
 
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(dir.path().join("proc/pressure")).unwrap();
-        for (name, text) in files {
-            std::fs::write(dir.path().join("proc/pressure").join(name), text).unwrap();
-        }
-        dir
-    }
-
     #[test]
     fn reads_totals_and_drops_the_undefined_full_of_cpu() {
-        let dir = tree(&[("cpu", CPU), ("memory", MEMORY), ("io", MEMORY), ("irq", "full avg10=0.00 total=7\n")]);
-        let mut evidence = Evidence::default();
-        PressureReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+        let dir = tree(&[
+            ("proc/pressure/cpu", CPU),
+            ("proc/pressure/memory", MEMORY),
+            ("proc/pressure/io", MEMORY),
+            ("proc/pressure/irq", "full avg10=0.00 total=7\n"),
+        ]);
+        let evidence = seen(dir.path(), |root, evidence| PressureReader::new(root).look(Time(1), evidence));
         let last = |subject, name| evidence.counters.last(Source::Pressure, subject, name);
         assert_eq!(last("cpu", "some_us"), Some(27_276_317));
         assert_eq!(last("cpu", "full_us"), None);
@@ -133,8 +129,7 @@ mod tests {
     #[test]
     fn says_how_to_enable_psi() {
         let dir = tempfile::tempdir().unwrap();
-        let mut evidence = Evidence::default();
-        PressureReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+        let evidence = seen(dir.path(), |root, evidence| PressureReader::new(root).look(Time(1), evidence));
         assert!(evidence.counters.is_empty());
         assert_eq!(evidence.unseen.len(), 3, "irq is absent nearly everywhere");
         assert!(evidence.unseen.iter().all(|u| u.how_to_see.contains("psi=1")), "{:?}", evidence.unseen);
@@ -146,9 +141,12 @@ mod tests {
 
     #[test]
     fn one_bad_file_does_not_hide_the_others() {
-        let dir = tree(&[("cpu", "some avg10=nonsense\n"), ("memory", MEMORY), ("io", MEMORY)]);
-        let mut evidence = Evidence::default();
-        PressureReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+        let dir = tree(&[
+            ("proc/pressure/cpu", "some avg10=nonsense\n"),
+            ("proc/pressure/memory", MEMORY),
+            ("proc/pressure/io", MEMORY),
+        ]);
+        let evidence = seen(dir.path(), |root, evidence| PressureReader::new(root).look(Time(1), evidence));
         assert_eq!(evidence.counters.subjects(Source::Pressure), ["io", "memory"]);
         let unseen = evidence.why_unseen(probe::PRESSURE).unwrap();
         assert_eq!(unseen.why, "/proc/pressure/cpu: line 1: expected total= and a number");

@@ -10,7 +10,7 @@ use coroner_evidence::Time;
 use rustix::fs::OFlags;
 
 /// The root of the examined file tree: `/` on a live node, a directory in tests.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Root(PathBuf);
 
 /// Larger than any file we read on a sane node (/proc/interrupts of 1,024 cores has 6 MB).

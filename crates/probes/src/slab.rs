@@ -76,30 +76,20 @@ fn parse_first_number(text: &str) -> Result<u64, ParseError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_tree::{seen, tree};
     use proptest::prelude::*;
-
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = dir.path().join("sys/kernel/slab").join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        dir
-    }
 
     #[test]
     fn a_separate_cache_is_read_and_a_merged_one_skipped() {
         let dir = tree(&[
-            ("mem_cgroup/aliases", "0\n"),
-            ("mem_cgroup/objects", "117 N0=100 N1=17\n"),
-            ("mem_cgroup/slabs", "12 N0=12\n"),
-            ("mem_cgroup/order", "3\n"),
-            ("mem_cgroup_per_node/aliases", "3\n"),
-            ("mem_cgroup_per_node/objects", "900 N0=900\n"),
+            ("sys/kernel/slab/mem_cgroup/aliases", "0\n"),
+            ("sys/kernel/slab/mem_cgroup/objects", "117 N0=100 N1=17\n"),
+            ("sys/kernel/slab/mem_cgroup/slabs", "12 N0=12\n"),
+            ("sys/kernel/slab/mem_cgroup/order", "3\n"),
+            ("sys/kernel/slab/mem_cgroup_per_node/aliases", "3\n"),
+            ("sys/kernel/slab/mem_cgroup_per_node/objects", "900 N0=900\n"),
         ]);
-        let mut evidence = Evidence::default();
-        SlabReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+        let evidence = seen(dir.path(), |root, evidence| SlabReader::new(root).look(Time(1), evidence));
         assert_eq!(evidence.counters.subjects(Source::Slab), ["mem_cgroup"]);
         assert_eq!(evidence.counters.last(Source::Slab, "mem_cgroup", "objects"), Some(117));
         let page = rustix::param::page_size() as u64;
@@ -109,10 +99,13 @@ mod tests {
 
     #[test]
     fn an_old_kernel_or_a_malformed_file_is_noted() {
-        for files in [&[("kmalloc-4k/objects", "1\n")][..], &[("mem_cgroup/aliases", "none\n")], &[]] {
+        for files in [
+            &[("sys/kernel/slab/kmalloc-4k/objects", "1\n")][..],
+            &[("sys/kernel/slab/mem_cgroup/aliases", "none\n")],
+            &[],
+        ] {
             let dir = tree(files);
-            let mut evidence = Evidence::default();
-            SlabReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+            let evidence = seen(dir.path(), |root, evidence| SlabReader::new(root).look(Time(1), evidence));
             assert!(!evidence.counters.has(Source::Slab));
             assert_eq!(evidence.unseen.len(), 1, "{:?}", evidence.unseen);
         }
@@ -145,11 +138,10 @@ mod tests {
         #[test]
         fn any_order_is_accepted(order in any::<u64>(), slabs in any::<u64>()) {
             let dir = tree(&[
-                ("mem_cgroup/aliases", "0"), ("mem_cgroup/objects", "1"),
-                ("mem_cgroup/slabs", &slabs.to_string()), ("mem_cgroup/order", &order.to_string()),
+                ("sys/kernel/slab/mem_cgroup/aliases", "0"), ("sys/kernel/slab/mem_cgroup/objects", "1"),
+                ("sys/kernel/slab/mem_cgroup/slabs", &slabs.to_string()), ("sys/kernel/slab/mem_cgroup/order", &order.to_string()),
             ]);
-            let mut evidence = Evidence::default();
-            SlabReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+            seen(dir.path(), |root, evidence| SlabReader::new(root).look(Time(1), evidence));
         }
     }
 }

@@ -59,22 +59,15 @@ impl SoftirqReader {
 mod tests {
     use super::*;
     use crate::interrupts;
+    use crate::test_tree::{seen, tree};
 
     const TEXT: &str = "                    CPU0       CPU1       CPU2       \n          HI:          3          0          0\n\
                         \x20     TIMER:      13882      12137          0\n      NET_RX:       3037       3906          0\n";
 
-    fn tree(text: &str) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("proc")).unwrap();
-        std::fs::write(dir.path().join("proc/softirqs"), text).unwrap();
-        dir
-    }
-
     #[test]
     fn cores_that_do_not_exist_are_skipped() {
-        let dir = tree(TEXT);
-        let mut evidence = Evidence::default();
-        SoftirqReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+        let dir = tree(&[("proc/softirqs", TEXT)]);
+        let evidence = seen(dir.path(), |root, evidence| SoftirqReader::new(root).look(Time(1), evidence));
         assert_eq!(evidence.counters.subjects(Source::Softirqs), ["cpu0", "cpu1"]);
         assert_eq!(evidence.counters.last(Source::Softirqs, "cpu1", "NET_RX"), Some(3906));
         assert_eq!(evidence.counters.last(Source::Softirqs, "cpu1", "HI"), Some(0));
@@ -83,7 +76,7 @@ mod tests {
 
     #[test]
     fn only_changes_are_recorded_again() {
-        let dir = tree(TEXT);
+        let dir = tree(&[("proc/softirqs", TEXT)]);
         let mut reader = SoftirqReader::new(&Root::at(dir.path()));
         let mut evidence = Evidence::default();
         reader.look(Time(1), &mut evidence);
@@ -96,8 +89,7 @@ mod tests {
     #[test]
     fn a_missing_file_is_unseen_not_zero() {
         let dir = tempfile::tempdir().unwrap();
-        let mut evidence = Evidence::default();
-        SoftirqReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+        let evidence = seen(dir.path(), |root, evidence| SoftirqReader::new(root).look(Time(1), evidence));
         assert!(evidence.counters.is_empty());
         let unseen = evidence.why_unseen(probe::SOFTIRQS).unwrap();
         assert!(unseen.why.contains("proc/softirqs"), "{unseen:?}");

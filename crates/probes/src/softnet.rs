@@ -130,24 +130,18 @@ pub fn parse(text: &[u8]) -> Result<Vec<SoftnetCore>, ParseError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_tree::seen;
     use proptest::prelude::*;
     use std::fmt::Write;
     use std::time::Instant;
 
     fn tree(softnet: &str, online: Option<&str>) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(dir.path().join("proc/net")).unwrap();
-        std::fs::write(dir.path().join("proc/net/softnet_stat"), softnet).unwrap();
-        if let Some(online) = online {
-            std::fs::create_dir_all(dir.path().join("sys/devices/system/cpu")).unwrap();
-            std::fs::write(dir.path().join("sys/devices/system/cpu/online"), online).unwrap();
-        }
-        dir
+        let online = online.map(|online| (ONLINE, online));
+        crate::test_tree::tree(&[(SOFTNET, softnet)].into_iter().chain(online).collect::<Vec<_>>())
     }
 
     fn look(dir: &tempfile::TempDir) -> Evidence {
-        let mut evidence = Evidence::default();
-        SoftnetReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+        let evidence = seen(dir.path(), |root, evidence| SoftnetReader::new(root).look(Time(1), evidence));
         evidence
     }
 

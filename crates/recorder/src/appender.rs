@@ -272,15 +272,8 @@ mod tests {
     }
 
     fn log(bytes: usize) -> Evidence {
-        let line = LogLine {
-            at: Time(1),
-            uncertainty_ns: 0,
-            stamp_us: 1,
-            sequence: 1,
-            level: 4,
-            facility: 0,
-            text: "x".repeat(bytes),
-        };
+        let line =
+            LogLine { at: Time(1), stamp_us: 1, sequence: 1, level: 4, text: "x".repeat(bytes), ..LogLine::default() };
         Evidence { log: vec![line], ..look(7) }
     }
 

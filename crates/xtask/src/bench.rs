@@ -1,11 +1,11 @@
 //! What a diagnosis costs. CPU time is taken twice: as coroner reports it, and as the kernel accounts it to the child process.
 
 use crate::big_node;
+use crate::lab::Lab;
 use anyhow::{Context, bail};
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 
 /// The bars of the original issue.
 const STEADY_PERCENT_OF_ONE_CORE: f64 = 1.0;
@@ -43,7 +43,8 @@ pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
         measure("this-node", runs, &binaries.join("coroner"), &[], false)?;
     }
     if "crowd-5000-processes-20000-cgroups".contains(filter) {
-        let crowd = Crowd::start(&binaries.join("coroner-lab"))?;
+        let arguments = ["crowd", "--processes", "5000", "--cgroups", "20000", "--seconds", "600"];
+        let crowd = Lab::start(&binaries.join("coroner-lab"), &arguments)?;
         measure("crowd-5000-processes-20000-cgroups", runs, &binaries.join("coroner"), &[], true)?;
         drop(crowd);
     }
@@ -106,38 +107,4 @@ pub fn children_cpu_ms() -> f64 {
     };
     let ms = |t: libc::timeval| t.tv_sec as f64 * 1e3 + t.tv_usec as f64 / 1e3;
     ms(usage.ru_utime) + ms(usage.ru_stime)
-}
-
-/// 5,000 sleeping processes and 20,000 cgroups, made by the lab.
-struct Crowd {
-    runner: Child,
-    /// Kept open: the runner prints a last line when it ends.
-    _output: BufReader<ChildStdout>,
-}
-
-impl Crowd {
-    fn start(lab: &Path) -> anyhow::Result<Crowd> {
-        let mut child = Command::new(lab)
-            .args(["crowd", "--processes", "5000", "--cgroups", "20000", "--seconds", "600"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("{}", lab.display()))?;
-        let stdout = child.stdout.take().context("no output of the lab")?;
-        let mut output = BufReader::new(stdout);
-        let mut line = String::new();
-        output.read_line(&mut line)?;
-        let crowd = Crowd { runner: child, _output: output };
-        if !line.contains("\"ready\":true") {
-            bail!("the lab could not make the crowd (is this root?): {line}");
-        }
-        Ok(crowd)
-    }
-}
-
-impl Drop for Crowd {
-    fn drop(&mut self) {
-        // SAFETY: kill has no memory effects; the pid is our own child, not yet waited for.
-        unsafe { libc::kill(self.runner.id() as libc::pid_t, libc::SIGTERM) };
-        let _ = self.runner.wait();
-    }
 }

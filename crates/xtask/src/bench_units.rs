@@ -1,12 +1,13 @@
 //! What querying systemd costs: one query of a real systemd with 400 additional units, alternating with `systemctl show '*'`. CPU time
 //! of the client, the bus and PID 1 together, according to the kernel.
 
+use crate::lab::Lab;
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const TURNS: u32 = 5;
@@ -102,28 +103,16 @@ impl Cost {
 
 /// A systemd in namespaces, booted by the lab; ended on drop.
 struct Systemd {
-    runner: Child,
-    /// Kept open: the runner prints a last line when it ends.
-    _output: BufReader<ChildStdout>,
+    _lab: Lab,
     leader: u32,
 }
 
 impl Systemd {
     fn boot(lab: &Path) -> anyhow::Result<Systemd> {
-        let mut runner = Command::new(lab)
-            .args(["run", "crashloop-leak", "--seconds", "900"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| lab.display().to_string())?;
-        let mut output = BufReader::new(runner.stdout.take().context("no output of the lab")?);
-        let mut line = String::new();
-        let read = output.read_line(&mut line);
-        let mut systemd = Systemd { runner, _output: output, leader: 0 };
-        read?;
-        let ready: Value = serde_json::from_str(&line).unwrap_or_default();
-        let leader = ready["truth"]["leader"].as_u64().and_then(|pid| u32::try_from(pid).ok());
-        systemd.leader = leader.with_context(|| format!("the lab could not boot systemd (is this root?): {line}"))?;
-        Ok(systemd)
+        let lab = Lab::start(lab, &["run", "crashloop-leak", "--seconds", "900"])?;
+        let leader = lab.ready["truth"]["leader"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        let leader = leader.with_context(|| format!("the lab could not boot systemd: {}", lab.ready))?;
+        Ok(Systemd { _lab: lab, leader })
     }
 
     fn path(&self, inside: &str) -> PathBuf {
@@ -257,14 +246,6 @@ impl Systemd {
             fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim().starts_with("dbus-"))
         };
         children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(is_bus).context("no bus runs there")
-    }
-}
-
-impl Drop for Systemd {
-    fn drop(&mut self) {
-        // SAFETY: kill has no memory effects; the pid is our own child, not yet waited for.
-        unsafe { libc::kill(self.runner.id() as libc::pid_t, libc::SIGTERM) };
-        let _ = self.runner.wait();
     }
 }
 

@@ -2,11 +2,12 @@
 //! `CORONER_OTHER_ZOMBIE_WALK` is its command (it must print `… = N us/cgroup`). And all of `coroner zombies`, from start to
 //! printed groups with files, against the command in `CORONER_OTHER_ZOMBIE_LIST`, which only lists them.
 
+use crate::lab::Lab;
 use anyhow::{Context, bail};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 const OTHER: &str = "CORONER_OTHER_ZOMBIE_WALK";
@@ -36,7 +37,9 @@ pub fn run(directory: &Path, runs: u32) -> anyhow::Result<()> {
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
     for count in COUNTS {
-        let zombies = Zombies::make(&directory.join("coroner-lab"), count)?;
+        // Kept by pages in a tmpfs until dropped.
+        let arguments = ["run", "zombies", "--seconds", "900", "--count", &count.to_string()];
+        let zombies = Lab::start(&directory.join("coroner-lab"), &arguments)?;
         for _ in 0..runs {
             // Alternating, and the minimum of each, because the machine's load varies.
             let mut best = [const { None::<Value> }; METHODS.len()];
@@ -181,39 +184,5 @@ impl Beside {
 
     fn least(self, other: Beside) -> Beside {
         Beside { each_us: self.each_us.min(other.each_us), whole_ms: self.whole_ms.min(other.whole_ms) }
-    }
-}
-
-/// Kept by pages in a tmpfs until dropped.
-struct Zombies {
-    runner: Child,
-    /// Kept open: the runner prints a last line when it ends.
-    _output: BufReader<ChildStdout>,
-}
-
-impl Zombies {
-    fn make(lab: &Path, count: u64) -> anyhow::Result<Zombies> {
-        let mut child = Command::new(lab)
-            .args(["run", "zombies", "--seconds", "900", "--count", &count.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| lab.display().to_string())?;
-        let mut output = BufReader::new(child.stdout.take().context("no output of the lab")?);
-        let mut line = String::new();
-        let read = output.read_line(&mut line);
-        let zombies = Zombies { runner: child, _output: output };
-        read?;
-        if !line.contains("\"ready\":true") {
-            bail!("the lab could not make zombies (is this root?): {line}");
-        }
-        Ok(zombies)
-    }
-}
-
-impl Drop for Zombies {
-    fn drop(&mut self) {
-        // SAFETY: kill has no memory effects; the pid is our own child, not yet waited for.
-        unsafe { libc::kill(self.runner.id() as libc::pid_t, libc::SIGTERM) };
-        let _ = self.runner.wait();
     }
 }

@@ -8,6 +8,7 @@ mod bench_view;
 mod bench_zombies;
 mod big_node;
 mod flamescope;
+mod lab;
 mod steady;
 
 use clap::{Parser, Subcommand};

@@ -34,12 +34,7 @@ fn running(names: &[&str]) -> Option<Vec<Running>> {
 
 /// The same message `times` times, `apart` seconds apart.
 fn says(text: &str, times: u64, apart: u64) -> Option<Vec<UnitLogLine>> {
-    let line = |i| UnitLogLine {
-        unit: String::new(),
-        real_ns: i * apart * 1_000_000_000,
-        text: text.to_owned(),
-        restart: None,
-    };
+    let line = |i| UnitLogLine { real_ns: i * apart * 1_000_000_000, text: text.to_owned(), ..UnitLogLine::default() };
     Some((0..times).map(line).collect())
 }
 
@@ -279,11 +274,7 @@ fn big_node() -> Evidence {
         ppid: 1,
         comm: format!("program-{}", pid % 200),
         command: Some(format!("/usr/lib/some/place/program-{}", pid % 200)),
-        kernel: false,
-        memory_cgroup: None,
-        cpu_cgroup: None,
-        owner: CgroupOwner::default(),
-        ray: None,
+        ..Process::default()
     };
     let line = |i: u64| UnitLogLine {
         unit: names[i as usize % 100].clone(),

@@ -52,25 +52,10 @@ impl Actor {
             key: ThreadKey { tid, started: 5 },
             pid: tid,
             comm: comm.to_owned(),
-            kernel: false,
             class: SchedulingClass::Other,
-            rt_priority: 0,
-            nice: 0,
-            affinity: None,
+            ..Thread::default()
         };
-        let process = Process {
-            at,
-            pid: tid,
-            started: 5,
-            ppid: 1,
-            comm: comm.to_owned(),
-            command: None,
-            kernel: false,
-            memory_cgroup: None,
-            cpu_cgroup: None,
-            owner: Default::default(),
-            ray: None,
-        };
+        let process = Process { at, pid: tid, started: 5, ppid: 1, comm: comm.to_owned(), ..Process::default() };
         Actor { thread, process, core, doing: Vec::new(), in_kernel: 0.0, rarely: false }
     }
 
@@ -178,13 +163,12 @@ impl Actor {
             core: self.core,
             user_ticks: (run * 100.0 * (1.0 - self.in_kernel)) as u64,
             system_ticks: (run * 100.0 * self.in_kernel) as u64,
-            minor_faults: 0,
-            major_faults: 0,
             sched: Some(SchedTimes {
                 run_ns: (run * 1e9) as u64,
                 wait_ns: (waited * 1e9) as u64,
                 slices: slices as u64,
             }),
+            ..ThreadSample::default()
         }
     }
 }
@@ -277,21 +261,16 @@ impl Scene {
 pub fn nic(name: &str, core: u32) -> Nic {
     Nic {
         at: time(0.0),
-        netns: None,
         name: name.to_owned(),
         driver: Some("ena".to_owned()),
-        bus: None,
         up: Some(true),
         queues: vec![NicQueue {
             kind: QueueKind::Rx,
-            index: 0,
             map: MapSource::Name,
             irq: Some(38),
             irq_cores: Some(CoreSet::new([core])),
-            napi_id: None,
-            napi_tid: None,
-            napi_cores: None,
-            steering: None,
+            ..NicQueue::default()
         }],
+        ..Nic::default()
     }
 }

@@ -172,9 +172,6 @@ mod tests {
             version: 2,
             mount_point: "/sys/fs/cgroup".into(),
             live,
-            tracked: None,
-            dying: None,
-            dying_source: String::new(),
             empty,
             crowded: vec![
                 CrowdedParent { path: "/".into(), children: 9, empty: Some(1), dying: None, example: None },
@@ -186,8 +183,8 @@ mod tests {
                     example: Some("run-r8f3.scope".into()),
                 },
             ],
-            truncated: false,
             took_ns: 1,
+            ..CgroupCensus::default()
         };
         Evidence { cgroup_censuses: vec![census], ..watched(5) }
     }
@@ -204,16 +201,7 @@ mod tests {
             born,
             removed,
             freed: 0,
-            maker: Some(Maker {
-                pid,
-                comm: comm.into(),
-                via: None,
-                processes: 1,
-                command: None,
-                parent_pid: Some(1),
-                parent_comm: None,
-                cgroup: None,
-            }),
+            maker: Some(Maker { pid, comm: comm.into(), processes: 1, parent_pid: Some(1), ..Maker::default() }),
         };
         evidence.cgroup_churn = vec![row(70, "leaker", 30, 1), row(71, "tidy", 400, 400)];
         let f = one(examine(&Case::of(&evidence)));

@@ -320,15 +320,10 @@ mod tests {
         evidence.processes = vec![Process {
             at: END,
             pid: 7,
-            started: 0,
             ppid: 1,
             comm: "stress".into(),
-            command: None,
-            kernel: false,
-            memory_cgroup: None,
             cpu_cgroup: Some("/batch".into()),
-            owner: CgroupOwner::default(),
-            ray: None,
+            ..Process::default()
         }];
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.severity, Severity::Warning);

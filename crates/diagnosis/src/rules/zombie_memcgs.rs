@@ -292,10 +292,8 @@ mod tests {
             tracked: Some(live + dead),
             dying: Some(dead),
             dying_source: "/proc/cgroups".into(),
-            empty: None,
-            crowded: Vec::new(),
-            truncated: false,
             took_ns: 1_000_000,
+            ..CgroupCensus::default()
         }
     }
 
@@ -403,9 +401,8 @@ mod tests {
         let parent = |path: &str, dying| CrowdedParent {
             path: path.into(),
             children: 3,
-            empty: None,
             dying: Some(dying),
-            example: None,
+            ..CrowdedParent::default()
         };
         evidence.cgroup_censuses[0].crowded =
             vec![parent("/", 500), parent("/system.slice", 490), parent("/kubepods", 10)];
@@ -448,12 +445,9 @@ mod tests {
             maker: Some(Maker {
                 pid: 1,
                 comm: "systemd".into(),
-                via: None,
                 processes: 1,
-                command: None,
-                parent_pid: None,
-                parent_comm: None,
                 cgroup: Some("/init.scope".into()),
+                ..Maker::default()
             }),
         }];
         evidence.node = Some(Node { kernel: Some("6.18.44".into()), ..Node::default() });

@@ -299,10 +299,9 @@ mod tests {
             parent: "/p".into(),
             pattern: "z*".into(),
             example: "z1".into(),
-            born: 0,
             removed,
             freed,
-            maker: None,
+            ..CgroupChurn::default()
         };
         let mut evidence = Evidence { zombie_scans: vec![scan((0..100).map(|i| format!("/p/z{i}")))], ..watched(5) };
         evidence.cgroup_churn = vec![row(300, 50, 0), row(240, 0, 40)];

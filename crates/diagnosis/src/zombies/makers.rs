@@ -253,12 +253,11 @@ mod tests {
         Some(Maker {
             pid,
             comm: comm.into(),
-            via: None,
             processes: 1,
-            command: None,
             parent_pid: Some(4000),
             parent_comm: Some("bash".into()),
             cgroup: Some(cgroup.into()),
+            ..Maker::default()
         })
     }
 

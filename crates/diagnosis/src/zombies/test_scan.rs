@@ -14,14 +14,8 @@ pub fn scan<S: Into<String>>(paths: impl IntoIterator<Item = S>) -> ZombieScan {
         tracked: Some(zombies.len() as u64 + 51),
         live: Some(50),
         dead: Some(zombies.len() as u64),
-        leaving: 0,
         zombies,
-        below: Vec::new(),
-        files: Vec::new(),
-        holds: Vec::new(),
-        files_unseen: None,
-        truncated: None,
-        instead_of: Vec::new(),
+        ..ZombieScan::default()
     }
 }
 
@@ -31,24 +25,20 @@ pub fn zombie(i: u64, path: String) -> Zombie {
         path,
         references: Some(1),
         held: Charged { file: 4096, ..Charged::default() },
-        born: None,
-        directory_lives: false,
         serial: 1000 + i,
+        ..Zombie::default()
     }
 }
 
 pub fn file(path: Option<&str>, filesystem: &str) -> PinningFile {
     PinningFile {
         path: path.map(str::to_owned),
-        seen_by: None,
         mounted: true,
         filesystem: filesystem.to_owned(),
         device: (8, 1),
         inode: 12,
         size: 4096,
-        deleted: false,
-        bytes: 0,
-        zombies: 0,
+        ..PinningFile::default()
     }
 }
 

@@ -20,7 +20,7 @@ use std::hash::Hash;
 use std::sync::LazyLock;
 
 /// What the kernel did on all cores in about a second.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelWork {
     pub from: Time,
     pub to: Time,

@@ -500,17 +500,7 @@ impl Streamed for ThreadSample {
 const NO_TIMES: SchedTimes = SchedTimes { run_ns: 0, wait_ns: 0, slices: 0 };
 
 fn unmoved(key: ThreadKey) -> ThreadSample {
-    ThreadSample {
-        at: Time(0),
-        key,
-        state: '\0',
-        core: 0,
-        user_ticks: 0,
-        system_ticks: 0,
-        minor_faults: 0,
-        major_faults: 0,
-        sched: None,
-    }
+    ThreadSample { key, ..ThreadSample::default() }
 }
 
 /// Series by series; many series share the time of a look, so times are interned.

@@ -20,7 +20,7 @@ mod open;
 mod outline;
 pub mod profile;
 mod read;
-mod rows;
+pub(crate) mod rows;
 mod schema;
 pub mod segments;
 mod span;

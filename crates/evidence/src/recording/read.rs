@@ -6,13 +6,14 @@
 use super::chunk::{self, CounterPoint, Streamed};
 use super::confine::{MOST_PAIRS, MOST_ROWS, Steps, fits, is_table};
 use super::open::{self, Opened};
-use super::rows::{self, Table, U64};
+use super::rows::{Columns, Stored, Table, U64};
 use super::schema::{APPLICATION_ID, FORMAT};
+use super::unit_rows::{self, TextFileRow};
 use super::zombie_rows::{self, Unpacked};
-use super::{About, Logs, PROBE, Recording, RecordingError, cut, kernel_work_rows, node_rows, unit_rows};
+use super::{About, Logs, PROBE, Recording, RecordingError, cut, node_rows};
 use crate::counters::{Counters, Point, Series, Source};
 use crate::time::{Clocks, Time, Window};
-use crate::{CoreTicks, CoreTimes, Evidence, Nic, Node, ThreadKey, ThreadSample, Unit, ZombieScan};
+use crate::{CoreTicks, CoreTimes, Evidence, Nic, Node, ThreadKey, ThreadSample, Unit, Unseen, ZombieScan};
 use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -141,9 +142,9 @@ impl RecordingReader {
         self.evidence.counters = self.counters();
         self.plain_tables();
         self.evidence.zombie_scans = self.zombie_scans();
-        self.evidence.cgroup_churn = self.values(zombie_rows::CGROUP_CHURN, zombie_rows::cgroup_churn);
+        self.evidence.cgroup_churn = self.values();
         self.what_is_installed_to_run();
-        self.evidence.kernel_work = self.values(kernel_work_rows::KERNEL_WORK, kernel_work_rows::kernel_work);
+        self.evidence.kernel_work = self.values();
         self.evidence.units = self.units.into_iter().map(|(_, unit)| unit).collect();
         if let Some(window) = self.window {
             cut::cut(&mut self.evidence, window);
@@ -172,7 +173,7 @@ impl RecordingReader {
     /// The latest clock readings.
     pub fn clocks(&self) -> Option<Clocks> {
         let sql = "SELECT at_ns, real_ns, boot_ns FROM clocks ORDER BY id DESC LIMIT 1";
-        self.db.query_row(sql, [], rows::clocks).ok()
+        self.db.query_row(sql, [], Columns::get).ok()
     }
 
     /// The first and the last look at the cores.
@@ -201,8 +202,7 @@ impl RecordingReader {
     /// Only the network devices, each as last seen.
     pub fn only_nics(mut self) -> Vec<Nic> {
         self.room = Room::of(MAX_BYTES);
-        let queues = self.children(rows::NIC_QUEUES, rows::nic_queue);
-        let nics = self.parents(rows::NICS, rows::nic, queues, |nic, queues| nic.queues = queues);
+        let nics = self.parents(|nic: &mut Nic, queues| nic.queues = queues);
         let mut latest: BTreeMap<(Option<String>, String), Nic> = BTreeMap::new();
         for nic in nics {
             let key = (nic.netns.clone(), nic.name.clone());
@@ -216,9 +216,7 @@ impl RecordingReader {
     /// Only the logs of the kernel and of units.
     pub fn only_logs(mut self) -> Logs {
         self.room = Room::of(MAX_BYTES);
-        let log = self.values(rows::KERNEL_LOG, rows::log_line);
-        let unit_log = self.values(unit_rows::UNIT_LOG, unit_rows::unit_log_line);
-        Logs { log, unit_log }
+        Logs { log: self.values(), unit_log: self.values() }
     }
 
     /// Roughly the memory that the streams of this window take.
@@ -253,20 +251,17 @@ impl RecordingReader {
         for why in bad {
             self.lost("part of the node's identity".to_owned(), format!("table node: {why}"));
         }
-        self.evidence.clocks = self.values(rows::CLOCKS, rows::clocks);
-        self.evidence.processes = self.values(rows::PROCESSES, rows::process);
-        self.evidence.threads = self.values(rows::THREADS, rows::thread);
-        let queues = self.children(rows::NIC_QUEUES, rows::nic_queue);
-        self.evidence.nics = self.parents(rows::NICS, rows::nic, queues, |nic, queues| nic.queues = queues);
-        self.evidence.cgroup_mounts = self.values(rows::CGROUP_MOUNTS, rows::cgroup_mount);
-        let crowded = self.children(rows::CROWDED_PARENTS, rows::crowded_parent);
-        self.evidence.cgroup_censuses =
-            self.parents(rows::CGROUP_CENSUSES, rows::cgroup_census, crowded, |c, crowded| c.crowded = crowded);
-        self.evidence.stat_reads = self.values(rows::STAT_READS, rows::stat_read);
-        self.evidence.log = self.values(rows::KERNEL_LOG, rows::log_line);
-        self.units = self.rows(rows::UNITS, rows::unit);
-        self.evidence.cost = self.values(rows::COST, rows::cost).pop();
-        let mut unseen = self.values(rows::UNSEEN, rows::unseen);
+        self.evidence.clocks = self.values();
+        self.evidence.processes = self.values();
+        self.evidence.threads = self.values();
+        self.evidence.nics = self.parents(|nic, queues| nic.queues = queues);
+        self.evidence.cgroup_mounts = self.values();
+        self.evidence.cgroup_censuses = self.parents(|census, crowded| census.crowded = crowded);
+        self.evidence.stat_reads = self.values();
+        self.evidence.log = self.values();
+        self.units = self.rows();
+        self.evidence.cost = self.values().pop();
+        let mut unseen: Vec<Unseen> = self.values();
         if unseen.len() > MOST_PAIRS {
             let why = format!("table unseen: more than {MOST_PAIRS} rows");
             self.lost(format!("{} entries on what could not be seen", unseen.len() - MOST_PAIRS), why);
@@ -280,26 +275,25 @@ impl RecordingReader {
     }
 
     fn what_is_installed_to_run(&mut self) {
-        let mut details: HashMap<i64, unit_rows::Details> =
-            self.values(unit_rows::UNIT_DETAILS, unit_rows::unit_details).into_iter().collect();
+        let mut details = self.children::<unit_rows::Details>();
         for (id, unit) in &mut self.units {
-            if let Some(details) = details.remove(id) {
+            for details in details.remove(id).unwrap_or_default() {
                 details.give(unit);
             }
         }
-        self.evidence.unit_files = self.values(unit_rows::UNIT_FILES, unit_rows::unit_file);
-        self.evidence.agent_files = self.values(unit_rows::AGENT_FILES, unit_rows::agent_file);
-        for (kind, file) in self.values(unit_rows::TEXT_FILES, unit_rows::text_file) {
+        self.evidence.unit_files = self.values();
+        self.evidence.agent_files = self.values();
+        for TextFileRow { kind, file } in self.values() {
             match kind.as_str() {
                 unit_rows::CATALOGUE => self.evidence.catalogues.push(file),
                 unit_rows::BASELINE => self.evidence.baseline = Some(file),
                 _ => {}
             }
         }
-        self.evidence.unit_log = self.values(unit_rows::UNIT_LOG, unit_rows::unit_log_line);
-        self.evidence.unit_sockets = self.values(unit_rows::UNIT_SOCKETS, unit_rows::unit_sockets);
-        self.evidence.child_exits = self.values(unit_rows::CHILD_EXITS, unit_rows::child_exits);
-        self.evidence.containers = self.values(unit_rows::CONTAINERS, unit_rows::container);
+        self.evidence.unit_log = self.values();
+        self.evidence.unit_sockets = self.values();
+        self.evidence.child_exits = self.values();
+        self.evidence.containers = self.values();
     }
 
     /// Reads a (key, value) table.
@@ -311,34 +305,35 @@ impl RecordingReader {
         pairs
     }
 
-    fn values<T>(&mut self, table: Table, value: fn(&Row<'_>) -> rusqlite::Result<T>) -> Vec<T> {
-        self.rows(table, value).into_iter().map(|(_, value)| value).collect()
+    fn values<T: Stored>(&mut self) -> Vec<T> {
+        self.rows().into_iter().map(|(_, value)| value).collect()
     }
 
-    fn children<T>(&mut self, table: Table, value: fn(&Row<'_>) -> rusqlite::Result<(i64, T)>) -> HashMap<i64, Vec<T>> {
+    /// By the id of the row they belong to.
+    fn children<T: Stored>(&mut self) -> HashMap<i64, Vec<T>> {
+        let parent = T::PARENT.unwrap_or("id");
         let mut children: HashMap<i64, Vec<T>> = HashMap::new();
-        for (parent, child) in self.values(table, value) {
+        for (_, (parent, child)) in self.rows_of(&Table::of::<T>(), |row| Ok((row.get(parent)?, T::get(row)?))) {
             children.entry(parent).or_default().push(child);
         }
         children
     }
 
-    fn parents<T, C>(
-        &mut self,
-        table: Table,
-        value: fn(&Row<'_>) -> rusqlite::Result<T>,
-        mut children: HashMap<i64, Vec<C>>,
-        give: fn(&mut T, Vec<C>),
-    ) -> Vec<T> {
-        let mut parents = self.rows(table, value);
+    fn parents<T: Stored, C: Stored>(&mut self, give: fn(&mut T, Vec<C>)) -> Vec<T> {
+        let mut children = self.children();
+        let mut parents = self.rows();
         for (id, parent) in &mut parents {
             give(parent, children.remove(id).unwrap_or_default());
         }
         parents.into_iter().map(|(_, parent)| parent).collect()
     }
 
+    fn rows<T: Stored>(&mut self) -> Vec<(i64, T)> {
+        self.rows_of(&Table::of::<T>(), T::get)
+    }
+
     /// All readable rows with their ids, in order; reports the others.
-    fn rows<T>(&mut self, table: Table, value: fn(&Row<'_>) -> rusqlite::Result<T>) -> Vec<(i64, T)> {
+    fn rows_of<T>(&mut self, table: &Table, value: impl Fn(&Row<'_>) -> rusqlite::Result<T>) -> Vec<(i64, T)> {
         let mut damage = Damage::default();
         let mut found = Vec::new();
         match is_table(&self.db, table.name) {
@@ -390,10 +385,10 @@ impl RecordingReader {
 
     /// All rows of a stream; with a window, those in it, while earlier ones are passed to `before`.
     fn stream<T: Streamed>(&mut self, before: &mut dyn FnMut(T)) -> Vec<T> {
-        let table = Table { name: T::TABLE, columns: &["from_ns", "to_ns", "rows", "data"] };
+        let table = Table { name: T::TABLE, columns: vec!["from_ns", "to_ns", "rows", "data"] };
         let window = self.window;
         let mut items = Vec::new();
-        self.chunks(table, |row, room| {
+        self.chunks(&table, |row, room| {
             let read = || -> rusqlite::Result<(Time, Time, u64)> {
                 Ok((row.get("from_ns")?, row.get("to_ns")?, row.get::<_, U64>("rows")?.0))
             };
@@ -425,7 +420,7 @@ impl RecordingReader {
     }
 
     /// Unpacks chunks one by one as they are read.
-    fn chunks(&mut self, table: Table, mut unpack: impl FnMut(&Row<'_>, &mut Room) -> Result<(), Bad>) {
+    fn chunks(&mut self, table: &Table, mut unpack: impl FnMut(&Row<'_>, &mut Room) -> Result<(), Bad>) {
         let (mut chunks, mut damage) = (Vec::new(), Damage::default());
         let room = &mut self.room;
         self.steps.again();
@@ -437,14 +432,14 @@ impl RecordingReader {
     }
 
     fn zombie_scans(&mut self) -> Vec<ZombieScan> {
-        let mut scans = self.rows(zombie_rows::ZOMBIE_SCANS, zombie_rows::zombie_scan);
+        let mut scans: Vec<(i64, ZombieScan)> = self.rows();
         if let Some(window) = self.window {
             let named = self.named_scans();
             scans = cut::scans(scans, window, |(_, scan)| scan.at, |(id, _)| named.contains(id));
         }
         let wanted: HashSet<i64> = scans.iter().map(|(id, _)| *id).collect();
         let mut zombies: HashMap<i64, Unpacked> = HashMap::new();
-        self.chunks(zombie_rows::ZOMBIE_CHUNKS, |row, room| {
+        self.chunks(&zombie_rows::zombie_chunks(), |row, room| {
             if row.get("scan_id").is_ok_and(|id| !wanted.contains(&id)) {
                 return Ok(());
             }
@@ -454,8 +449,8 @@ impl RecordingReader {
             zombies.entry(scan).or_default().add(unpacked, holds);
             Ok(())
         });
-        let mut files = self.children(zombie_rows::ZOMBIE_FILES, zombie_rows::zombie_file);
-        let mut below = self.children(zombie_rows::ZOMBIES_BELOW, zombie_rows::dead_below);
+        let mut files = self.children();
+        let mut below = self.children();
         for (id, scan) in &mut scans {
             scan.below = below.remove(id).unwrap_or_default();
             zombies.remove(id).unwrap_or_default().give_to(scan, files.remove(id).unwrap_or_default());
@@ -473,8 +468,8 @@ impl RecordingReader {
     }
 
     fn counters(&mut self) -> Counters {
-        let table = Table { name: "series", columns: &["source", "subject", "name"] };
-        let named = self.rows(table, |row| {
+        let table = Table { name: "series", columns: vec!["source", "subject", "name"] };
+        let named = self.rows_of(&table, |row| {
             Ok((row.get::<_, String>("source")?, row.get::<_, String>("subject")?, row.get::<_, String>("name")?))
         });
         let (mut series, mut index, mut damage) = (Vec::new(), HashMap::new(), Damage::default());
@@ -564,7 +559,7 @@ fn pairs(db: &Connection, table: &str) -> (HashMap<String, Value>, Option<String
 /// Reads a table from start to end; if that fails, row by row around the damage.
 fn scan<T>(
     db: &Connection,
-    table: Table,
+    table: &Table,
     value: &mut dyn FnMut(&Row<'_>) -> Result<T, Bad>,
     found: &mut Vec<(i64, T)>,
     damage: &mut Damage,

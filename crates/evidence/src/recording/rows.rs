@@ -1,8 +1,9 @@
 //! Evidence as rows of plain tables, and back.
 //!
-//! For each kind of evidence: the table's columns, how a value becomes a row, and a row a value. Values are destructured field by
-//! field, so that a new field cannot be forgotten.
+//! [`row!`] lists a struct's fields with their columns, and so says both how a value becomes a row and a row a value. It names
+//! every field, so that a new one cannot be forgotten.
 
+use super::RiserKind;
 use crate::cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
 use crate::cores::CoreSet;
 use crate::log::LogLine;
@@ -10,23 +11,182 @@ use crate::nic::{MapSource, Nic, NicQueue, QueueKind};
 use crate::tasks::{Process, RayProcess, SchedulingClass, Thread, ThreadKey};
 use crate::time::{Clocks, Time};
 use crate::units::Unit;
+use crate::zombies::ZombieMethod;
 use crate::{About, Cost, Unseen};
 use coroner_report::Name;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, Type, ValueRef};
-use rusqlite::{Row, Transaction, params};
+use rusqlite::{Row, Transaction, params_from_iter};
 
-/// A table whose rows have a growing `id`.
-#[derive(Debug, Clone, Copy)]
+/// A value in one column.
+pub trait Cell: Sized {
+    fn put(&self) -> rusqlite::Result<ToSqlOutput<'_>>;
+    fn get(cell: ValueRef<'_>) -> FromSqlResult<Self>;
+}
+
+/// A struct whose fields are columns, or a part of one.
+pub trait Columns: Sized {
+    fn names(names: &mut Vec<&'static str>);
+    fn put<'a>(&'a self, cells: &mut Vec<ToSqlOutput<'a>>) -> rusqlite::Result<()>;
+    fn get(row: &Row<'_>) -> rusqlite::Result<Self>;
+}
+
+/// One row of a table whose rows have a growing `id`.
+pub trait Stored: Columns {
+    const TABLE: &'static str;
+    /// The column with the id of the row in another table that this one belongs to.
+    const PARENT: Option<&'static str> = None;
+}
+
+#[derive(Debug, Clone)]
 pub struct Table {
     pub name: &'static str,
-    pub columns: &'static [&'static str],
+    pub columns: Vec<&'static str>,
 }
 
 impl Table {
+    pub fn of<T: Stored>() -> Table {
+        let mut columns: Vec<_> = T::PARENT.into_iter().collect();
+        T::names(&mut columns);
+        Table { name: T::TABLE, columns }
+    }
+
     pub fn insert(&self) -> String {
         let places = vec!["?"; self.columns.len()].join(", ");
         format!("INSERT INTO {} ({}) VALUES ({places})", self.name, self.columns.join(", "))
     }
+}
+
+/// `row!(TYPE in TABLE of PARENT { FIELD: COLUMN, … } with PARTS without OTHERS)`. Parts are fields that have several columns;
+/// others are stored elsewhere, if at all. Without `in TABLE`, TYPE is itself a part. `of PARENT` is the column [`Stored::PARENT`].
+macro_rules! row {
+    ($type:ident in $table:literal $(of $parent:literal)? { $($fields:tt)* } $($more:tt)*) => {
+        impl $crate::recording::rows::Stored for $type {
+            const TABLE: &'static str = $table;
+            $(const PARENT: Option<&'static str> = Some($parent);)?
+        }
+        row!($type { $($fields)* } $($more)*);
+    };
+    ($type:ident { $($field:ident: $column:literal),* $(,)? } $(with $($part:ident),+)? $(without $($other:ident),+)?) => {
+        impl $crate::recording::rows::Columns for $type {
+            fn names(names: &mut Vec<&'static str>) {
+                names.extend([$($column),*]);
+                $($($crate::recording::rows::names_of(|whole: &$type| &whole.$part, names);)+)?
+            }
+
+            fn put<'a>(&'a self, cells: &mut Vec<rusqlite::types::ToSqlOutput<'a>>) -> rusqlite::Result<()> {
+                let $type { $($field,)* $($($part,)+)? $($($other: _,)+)? } = self;
+                $(cells.push($crate::recording::rows::Cell::put($field)?);)*
+                $($($crate::recording::rows::Columns::put($part, cells)?;)+)?
+                Ok(())
+            }
+
+            fn get(row: &rusqlite::Row<'_>) -> rusqlite::Result<$type> {
+                Ok($type {
+                    $($field: $crate::recording::rows::cell(row, $column)?,)*
+                    $($($part: $crate::recording::rows::Columns::get(row)?,)+)?
+                    $($($other: Default::default(),)+)?
+                })
+            }
+        }
+    };
+}
+pub(crate) use row;
+
+/// `optional!(PART, COLUMN)`: a part that may be missing; then COLUMN is NULL.
+macro_rules! optional {
+    ($part:ident, $column:literal) => {
+        impl $crate::recording::rows::Columns for Option<$part> {
+            fn names(names: &mut Vec<&'static str>) {
+                $part::names(names);
+            }
+
+            fn put<'a>(&'a self, cells: &mut Vec<rusqlite::types::ToSqlOutput<'a>>) -> rusqlite::Result<()> {
+                if let Some(part) = self {
+                    return part.put(cells);
+                }
+                let mut names = Vec::new();
+                $part::names(&mut names);
+                cells.extend(names.iter().map(|_| rusqlite::types::ToSqlOutput::from(rusqlite::types::Null)));
+                Ok(())
+            }
+
+            fn get(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<$part>> {
+                if row.get_ref($column)? == rusqlite::types::ValueRef::Null {
+                    Ok(None)
+                } else {
+                    $part::get(row).map(Some)
+                }
+            }
+        }
+    };
+}
+pub(super) use optional;
+
+pub fn names_of<T, P: Columns>(_: fn(&T) -> &P, names: &mut Vec<&'static str>) {
+    P::names(names);
+}
+
+pub fn cell<T: Cell>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
+    T::get(row.get_ref(column)?).map_err(|e| not_understood(format!("{column}: {e}")))
+}
+
+fn not_understood(what: String) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(0, Type::Text, what.into())
+}
+
+/// Inserts values. `then` gets each value with the id of its row.
+pub fn insert_each<T: Stored>(
+    tx: &Transaction<'_>,
+    parent: Option<i64>,
+    items: &[T],
+    mut then: impl FnMut(&T, i64) -> rusqlite::Result<()>,
+) -> rusqlite::Result<()> {
+    let mut insert = tx.prepare_cached(&Table::of::<T>().insert())?;
+    for item in items {
+        let mut cells: Vec<ToSqlOutput<'_>> = parent.into_iter().map(ToSqlOutput::from).collect();
+        item.put(&mut cells)?;
+        let id = insert.insert(params_from_iter(cells))?;
+        then(item, id)?;
+    }
+    Ok(())
+}
+
+/// The same with columns for people who read the table.
+pub fn insert_readable<T: Stored, const N: usize>(
+    tx: &Transaction<'_>,
+    items: &[T],
+    columns: [&'static str; N],
+    cells_of: impl Fn(&T) -> [ToSqlOutput<'_>; N],
+) -> rusqlite::Result<()> {
+    let mut table = Table::of::<T>();
+    table.columns.extend(columns);
+    let mut insert = tx.prepare_cached(&table.insert())?;
+    for item in items {
+        let mut cells = Vec::new();
+        item.put(&mut cells)?;
+        cells.extend(cells_of(item));
+        insert.execute(params_from_iter(cells))?;
+    }
+    Ok(())
+}
+
+pub fn insert<T: Stored>(tx: &Transaction<'_>, items: &[T]) -> rusqlite::Result<()> {
+    insert_each(tx, None, items, |_, _| Ok(()))
+}
+
+/// Those that belong to the row `parent` of another table.
+pub fn insert_below<T: Stored>(tx: &Transaction<'_>, parent: i64, items: &[T]) -> rusqlite::Result<()> {
+    insert_each(tx, Some(parent), items, |_, _| Ok(()))
+}
+
+/// A table with one row: the latest wins.
+pub fn replace<T: Stored>(tx: &Transaction<'_>, item: &T) -> rusqlite::Result<()> {
+    let mut table = Table::of::<T>();
+    table.columns.insert(0, "id");
+    let mut cells = vec![ToSqlOutput::from(1)];
+    item.put(&mut cells)?;
+    tx.prepare_cached(&table.insert().replace("INSERT", "REPLACE"))?.execute(params_from_iter(cells))?;
+    Ok(())
 }
 
 /// All bits of a u64 in SQLite's signed integer.
@@ -69,272 +229,80 @@ impl FromSql for CoreSet {
     }
 }
 
-pub fn u64_of(row: &Row<'_>, column: &str) -> rusqlite::Result<u64> {
-    row.get::<_, U64>(column).map(|n| n.0)
-}
+macro_rules! cells {
+    ($($type:ty),*) => {
+        $(impl Cell for $type {
+            fn put(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+                self.to_sql()
+            }
 
-pub fn maybe_u64_of(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<u64>> {
-    row.get::<_, Option<U64>>(column).map(|n| n.map(|n| n.0))
-}
-
-/// One of a list of known words.
-pub fn word_of<T: Copy>(row: &Row<'_>, column: &str, words: &[(T, &str)]) -> rusqlite::Result<T> {
-    let text: String = row.get(column)?;
-    let known = words.iter().find(|(_, word)| *word == text);
-    known.map(|(value, _)| *value).ok_or_else(|| not_understood(format!("{column} is {text:?}")))
-}
-
-fn not_understood(what: String) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(0, Type::Text, what.into())
-}
-
-pub const CLOCKS: Table = Table { name: "clocks", columns: &["at_ns", "real_ns", "boot_ns"] };
-
-pub fn insert_clocks(tx: &Transaction<'_>, items: &[Clocks]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&CLOCKS.insert())?;
-    for &Clocks { at, real_ns, boot_ns } in items {
-        insert.execute(params![at, U64(real_ns), U64(boot_ns)])?;
-    }
-    Ok(())
-}
-
-pub fn clocks(row: &Row<'_>) -> rusqlite::Result<Clocks> {
-    Ok(Clocks { at: row.get("at_ns")?, real_ns: u64_of(row, "real_ns")?, boot_ns: u64_of(row, "boot_ns")? })
-}
-
-pub const PROCESSES: Table = Table {
-    name: "processes",
-    columns: &[
-        "at_ns",
-        "pid",
-        "started_ticks",
-        "ppid",
-        "comm",
-        "command",
-        "is_kernel",
-        "memory_cgroup",
-        "cpu_cgroup",
-        "unit",
-        "pod_uid",
-        "container_id",
-        "is_ray",
-        "ray_job_id",
-        "ray_submission_id",
-        "ray_entry_point",
-    ],
-};
-
-pub fn insert_processes(tx: &Transaction<'_>, items: &[Process]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&PROCESSES.insert())?;
-    let no_ray = RayProcess::default();
-    for process in items {
-        let Process { at, pid, started, ppid, comm, command, kernel, memory_cgroup, cpu_cgroup, owner, ray } = process;
-        let CgroupOwner { unit, pod_uid, container_id } = owner;
-        let RayProcess { job_id, submission_id, entry_point } = ray.as_ref().unwrap_or(&no_ray);
-        insert.execute(params![
-            at,
-            pid,
-            U64(*started),
-            ppid,
-            comm,
-            command,
-            kernel,
-            memory_cgroup,
-            cpu_cgroup,
-            unit,
-            pod_uid,
-            container_id,
-            ray.is_some(),
-            job_id,
-            submission_id,
-            entry_point,
-        ])?;
-    }
-    Ok(())
-}
-
-pub fn process(row: &Row<'_>) -> rusqlite::Result<Process> {
-    let ray = RayProcess {
-        job_id: row.get("ray_job_id")?,
-        submission_id: row.get("ray_submission_id")?,
-        entry_point: row.get("ray_entry_point")?,
+            fn get(cell: ValueRef<'_>) -> FromSqlResult<$type> {
+                FromSql::column_result(cell)
+            }
+        })*
     };
-    Ok(Process {
-        at: row.get("at_ns")?,
-        pid: row.get("pid")?,
-        started: u64_of(row, "started_ticks")?,
-        ppid: row.get("ppid")?,
-        comm: row.get("comm")?,
-        command: row.get("command")?,
-        kernel: row.get("is_kernel")?,
-        memory_cgroup: row.get("memory_cgroup")?,
-        cpu_cgroup: row.get("cpu_cgroup")?,
-        owner: CgroupOwner {
-            unit: row.get("unit")?,
-            pod_uid: row.get("pod_uid")?,
-            container_id: row.get("container_id")?,
-        },
-        ray: row.get::<_, bool>("is_ray")?.then_some(ray),
-    })
 }
 
-pub const THREADS: Table = Table {
-    name: "threads",
-    columns: &[
-        "at_ns",
-        "tid",
-        "started_ticks",
-        "pid",
-        "comm",
-        "is_kernel",
-        "scheduling_class",
-        "rt_priority",
-        "nice",
-        "affinity_cores",
-    ],
-};
+cells!(bool, u8, i8, u32, i32, f64, String, Time, CoreSet);
 
-const CLASSES: [SchedulingClass; 8] = [
-    SchedulingClass::Other,
-    SchedulingClass::Fifo,
-    SchedulingClass::RoundRobin,
-    SchedulingClass::Batch,
-    SchedulingClass::Idle,
-    SchedulingClass::Deadline,
-    SchedulingClass::Ext,
-    SchedulingClass::Unknown,
-];
-
-pub fn insert_threads(tx: &Transaction<'_>, items: &[Thread]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&THREADS.insert())?;
-    for Thread { at, key, pid, comm, kernel, class, rt_priority, nice, affinity } in items {
-        let ThreadKey { tid, started } = key;
-        insert.execute(params![
-            at,
-            tid,
-            U64(*started),
-            pid,
-            comm,
-            kernel,
-            class.as_str(),
-            rt_priority,
-            nice,
-            affinity
-        ])?;
+impl Cell for u64 {
+    fn put(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok((*self as i64).into())
     }
-    Ok(())
+
+    fn get(cell: ValueRef<'_>) -> FromSqlResult<u64> {
+        Ok(cell.as_i64()? as u64)
+    }
 }
 
-pub fn thread(row: &Row<'_>) -> rusqlite::Result<Thread> {
-    Ok(Thread {
-        at: row.get("at_ns")?,
-        key: ThreadKey { tid: row.get("tid")?, started: u64_of(row, "started_ticks")? },
-        pid: row.get("pid")?,
-        comm: row.get("comm")?,
-        kernel: row.get("is_kernel")?,
-        class: word_of(row, "scheduling_class", &CLASSES.map(|c| (c, c.as_str())))?,
-        rt_priority: row.get("rt_priority")?,
-        nice: row.get("nice")?,
-        affinity: row.get("affinity_cores")?,
-    })
+impl<T: Cell> Cell for Option<T> {
+    fn put(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        self.as_ref().map_or(Ok(rusqlite::types::Null.into()), T::put)
+    }
+
+    fn get(cell: ValueRef<'_>) -> FromSqlResult<Option<T>> {
+        if cell == ValueRef::Null { Ok(None) } else { T::get(cell).map(Some) }
+    }
 }
 
-pub const NICS: Table = Table { name: "nics", columns: &["at_ns", "netns", "name", "driver", "bus", "is_up"] };
+/// A list is a JSON document.
+impl<T: serde::Serialize + serde::de::DeserializeOwned> Cell for Vec<T> {
+    fn put(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(json(self)?.into())
+    }
 
-pub const NIC_QUEUES: Table = Table {
-    name: "nic_queues",
-    columns: &[
-        "nic_id",
-        "kind",
-        "queue",
-        "mapped_by",
-        "irq",
-        "irq_cores",
-        "napi_id",
-        "napi_tid",
-        "napi_cores",
-        "steering_cores",
-    ],
-};
+    fn get(cell: ValueRef<'_>) -> FromSqlResult<Vec<T>> {
+        serde_json::from_str(cell.as_str()?).map_err(|e| FromSqlError::Other(e.into()))
+    }
+}
 
-const QUEUE_KINDS: [(QueueKind, &str); 3] =
-    [(QueueKind::Rx, "rx"), (QueueKind::Tx, "tx"), (QueueKind::Combined, "combined")];
-const MAP_SOURCES: [(MapSource, &str); 3] =
-    [(MapSource::Netlink, "netlink"), (MapSource::Name, "name"), (MapSource::Unmapped, "unmapped")];
-
-pub fn insert_nics(tx: &Transaction<'_>, items: &[Nic]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&NICS.insert())?;
-    let mut insert_queue = tx.prepare_cached(&NIC_QUEUES.insert())?;
-    for Nic { at, netns, name, driver, bus, up, queues } in items {
-        let nic_id = insert.insert(params![at, netns, name, driver, bus, up])?;
-        for queue in queues {
-            let NicQueue { kind, index, map, irq, irq_cores, napi_id, napi_tid, napi_cores, steering } = queue;
-            let kind = match kind {
-                QueueKind::Rx => "rx",
-                QueueKind::Tx => "tx",
-                QueueKind::Combined => "combined",
-            };
-            let map = match map {
-                MapSource::Netlink => "netlink",
-                MapSource::Name => "name",
-                MapSource::Unmapped => "unmapped",
-            };
-            insert_queue
-                .execute(params![nic_id, kind, index, map, irq, irq_cores, napi_id, napi_tid, napi_cores, steering])?;
+/// `document!(TYPE in TABLE of PARENT: COLUMN)`: a struct that is stored as a JSON document.
+macro_rules! document {
+    ($type:ident in $table:literal $(of $parent:literal)?: $column:literal) => {
+        impl $crate::recording::rows::Stored for $type {
+            const TABLE: &'static str = $table;
+            $(const PARENT: Option<&'static str> = Some($parent);)?
         }
-    }
-    Ok(())
-}
 
-pub fn nic(row: &Row<'_>) -> rusqlite::Result<Nic> {
-    Ok(Nic {
-        at: row.get("at_ns")?,
-        netns: row.get("netns")?,
-        name: row.get("name")?,
-        driver: row.get("driver")?,
-        bus: row.get("bus")?,
-        up: row.get("is_up")?,
-        queues: Vec::new(),
-    })
-}
+        impl $crate::recording::rows::Columns for $type {
+            fn names(names: &mut Vec<&'static str>) {
+                names.push($column);
+            }
 
-/// A queue, and the id of its NIC.
-pub fn nic_queue(row: &Row<'_>) -> rusqlite::Result<(i64, NicQueue)> {
-    let queue = NicQueue {
-        kind: word_of(row, "kind", &QUEUE_KINDS)?,
-        index: row.get("queue")?,
-        map: word_of(row, "mapped_by", &MAP_SOURCES)?,
-        irq: row.get("irq")?,
-        irq_cores: row.get("irq_cores")?,
-        napi_id: row.get("napi_id")?,
-        napi_tid: row.get("napi_tid")?,
-        napi_cores: row.get("napi_cores")?,
-        steering: row.get("steering_cores")?,
+            fn put<'a>(&'a self, cells: &mut Vec<rusqlite::types::ToSqlOutput<'a>>) -> rusqlite::Result<()> {
+                cells.push($crate::recording::rows::json(self)?.into());
+                Ok(())
+            }
+
+            fn get(row: &rusqlite::Row<'_>) -> rusqlite::Result<$type> {
+                $crate::recording::rows::from_json(row.get_ref($column)?.as_str()?)
+            }
+        }
     };
-    Ok((row.get("nic_id")?, queue))
 }
+pub(super) use document;
 
-pub const CGROUP_MOUNTS: Table =
-    Table { name: "cgroup_mounts", columns: &["version", "controllers_json", "mount_point", "root"] };
-
-pub fn insert_cgroup_mounts(tx: &Transaction<'_>, items: &[CgroupMount]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&CGROUP_MOUNTS.insert())?;
-    for CgroupMount { version, controllers, mount_point, root } in items {
-        insert.execute(params![version, json(controllers)?, mount_point, root])?;
-    }
-    Ok(())
-}
-
-pub fn cgroup_mount(row: &Row<'_>) -> rusqlite::Result<CgroupMount> {
-    Ok(CgroupMount {
-        version: row.get("version")?,
-        controllers: from_json(&row.get::<_, String>("controllers_json")?)?,
-        mount_point: row.get("mount_point")?,
-        root: row.get("root")?,
-    })
-}
-
-pub fn json<T: serde::Serialize>(value: &T) -> rusqlite::Result<String> {
+pub fn json<T: serde::Serialize + ?Sized>(value: &T) -> rusqlite::Result<String> {
     serde_json::to_string(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))
 }
 
@@ -342,258 +310,152 @@ pub fn from_json<T: serde::de::DeserializeOwned>(text: &str) -> rusqlite::Result
     serde_json::from_str(text).map_err(|e| not_understood(e.to_string()))
 }
 
-pub const CGROUP_CENSUSES: Table = Table {
-    name: "cgroup_censuses",
-    columns: &[
-        "at_ns",
-        "version",
-        "mount_point",
-        "live",
-        "tracked",
-        "dying",
-        "dying_source",
-        "empty",
-        "is_truncated",
-        "took_ns",
-    ],
-};
+/// One of a list of known words.
+macro_rules! words {
+    ($($type:ident: $word:expr;)*) => {
+        $(impl Cell for $type {
+            fn put(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+                let word: fn($type) -> &'static str = $word;
+                Ok(word(*self).into())
+            }
 
-pub const CROWDED_PARENTS: Table =
-    Table { name: "crowded_parents", columns: &["census_id", "path", "children", "empty", "dying", "example"] };
-
-pub fn insert_cgroup_censuses(tx: &Transaction<'_>, items: &[CgroupCensus]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&CGROUP_CENSUSES.insert())?;
-    let mut insert_parent = tx.prepare_cached(&CROWDED_PARENTS.insert())?;
-    for census in items {
-        let CgroupCensus {
-            at,
-            version,
-            mount_point,
-            live,
-            tracked,
-            dying,
-            dying_source,
-            empty,
-            crowded,
-            truncated,
-            took_ns,
-        } = census;
-        let census_id = insert.insert(params![
-            at,
-            version,
-            mount_point,
-            U64(*live),
-            tracked.map(U64),
-            dying.map(U64),
-            dying_source,
-            empty.map(U64),
-            truncated,
-            U64(*took_ns),
-        ])?;
-        for CrowdedParent { path, children, empty, dying, example } in crowded {
-            insert_parent.execute(params![census_id, path, U64(*children), empty.map(U64), dying.map(U64), example])?;
-        }
-    }
-    Ok(())
-}
-
-pub fn cgroup_census(row: &Row<'_>) -> rusqlite::Result<CgroupCensus> {
-    Ok(CgroupCensus {
-        at: row.get("at_ns")?,
-        version: row.get("version")?,
-        mount_point: row.get("mount_point")?,
-        live: u64_of(row, "live")?,
-        tracked: maybe_u64_of(row, "tracked")?,
-        dying: maybe_u64_of(row, "dying")?,
-        dying_source: row.get("dying_source")?,
-        empty: maybe_u64_of(row, "empty")?,
-        crowded: Vec::new(),
-        truncated: row.get("is_truncated")?,
-        took_ns: u64_of(row, "took_ns")?,
-    })
-}
-
-/// A parent, and the id of its census.
-pub fn crowded_parent(row: &Row<'_>) -> rusqlite::Result<(i64, CrowdedParent)> {
-    let parent = CrowdedParent {
-        path: row.get("path")?,
-        children: u64_of(row, "children")?,
-        empty: maybe_u64_of(row, "empty")?,
-        dying: maybe_u64_of(row, "dying")?,
-        example: row.get("example")?,
+            fn get(cell: ValueRef<'_>) -> FromSqlResult<$type> {
+                let (word, text): (fn($type) -> &'static str, _) = ($word, cell.as_str()?);
+                let known = $type::ALL.into_iter().find(|value| word(*value) == text);
+                known.ok_or_else(|| FromSqlError::Other(format!("it is {text:?}").into()))
+            }
+        })*
     };
-    Ok((row.get("census_id")?, parent))
 }
 
-pub const STAT_READS: Table =
-    Table { name: "stat_reads", columns: &["at_ns", "path", "took_ns", "cpu_ns", "is_finished"] };
+words! {
+    RiserKind: RiserKind::as_str;
+    SchedulingClass: SchedulingClass::as_str;
+    ZombieMethod: ZombieMethod::as_str;
+    QueueKind: |kind| match kind {
+        QueueKind::Rx => "rx",
+        QueueKind::Tx => "tx",
+        QueueKind::Combined => "combined",
+    };
+    MapSource: |source| match source {
+        MapSource::Netlink => "netlink",
+        MapSource::Name => "name",
+        MapSource::Unmapped => "unmapped",
+    };
+}
 
-pub fn insert_stat_reads(tx: &Transaction<'_>, items: &[StatRead]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&STAT_READS.insert())?;
-    for StatRead { at, path, took_ns, cpu_ns, finished } in items {
-        insert.execute(params![at, path, U64(*took_ns), cpu_ns.map(U64), finished])?;
+row!(Clocks in "clocks" { at: "at_ns", real_ns: "real_ns", boot_ns: "boot_ns" });
+
+row!(Process in "processes" {
+    at: "at_ns", pid: "pid", started: "started_ticks", ppid: "ppid", comm: "comm", command: "command", kernel: "is_kernel",
+    memory_cgroup: "memory_cgroup", cpu_cgroup: "cpu_cgroup"
+} with owner, ray);
+
+row!(CgroupOwner { unit: "unit", pod_uid: "pod_uid", container_id: "container_id" });
+
+row!(RayProcess { job_id: "ray_job_id", submission_id: "ray_submission_id", entry_point: "ray_entry_point" });
+
+/// All that is known of a process of Ray may be that it is one.
+impl Columns for Option<RayProcess> {
+    fn names(names: &mut Vec<&'static str>) {
+        names.push("is_ray");
+        RayProcess::names(names);
     }
-    Ok(())
-}
 
-pub fn stat_read(row: &Row<'_>) -> rusqlite::Result<StatRead> {
-    Ok(StatRead {
-        at: row.get("at_ns")?,
-        path: row.get("path")?,
-        took_ns: u64_of(row, "took_ns")?,
-        cpu_ns: maybe_u64_of(row, "cpu_ns")?,
-        finished: row.get("is_finished")?,
-    })
-}
-
-pub const KERNEL_LOG: Table = Table {
-    name: "kernel_log",
-    columns: &["at_ns", "uncertainty_ns", "stamp_us", "sequence", "level", "facility", "text"],
-};
-
-pub fn insert_log(tx: &Transaction<'_>, items: &[LogLine]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&KERNEL_LOG.insert())?;
-    for LogLine { at, uncertainty_ns, stamp_us, sequence, level, facility, text } in items {
-        insert.execute(params![at, U64(*uncertainty_ns), U64(*stamp_us), U64(*sequence), level, facility, text])?;
+    fn put<'a>(&'a self, cells: &mut Vec<ToSqlOutput<'a>>) -> rusqlite::Result<()> {
+        static NOT_RAY: RayProcess = RayProcess { job_id: None, submission_id: None, entry_point: None };
+        cells.push(self.is_some().into());
+        self.as_ref().unwrap_or(&NOT_RAY).put(cells)
     }
-    Ok(())
-}
 
-pub fn log_line(row: &Row<'_>) -> rusqlite::Result<LogLine> {
-    Ok(LogLine {
-        at: row.get("at_ns")?,
-        uncertainty_ns: u64_of(row, "uncertainty_ns")?,
-        stamp_us: u64_of(row, "stamp_us")?,
-        sequence: u64_of(row, "sequence")?,
-        level: row.get("level")?,
-        facility: row.get("facility")?,
-        text: row.get("text")?,
-    })
-}
-
-pub const UNITS: Table = Table {
-    name: "units",
-    columns: &[
-        "at_ns",
-        "name",
-        "load_state",
-        "active_state",
-        "sub_state",
-        "unit_file_state",
-        "result",
-        "restarts",
-        "invocation_id",
-        "main_started_ns",
-        "main_pid",
-        "exit_kind",
-        "exit_status",
-        "restart_delay_us",
-        "cgroup",
-    ],
-};
-
-pub fn insert_units(tx: &Transaction<'_>, items: &[Unit]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&UNITS.insert())?;
-    for unit in items {
-        let Unit {
-            at,
-            name,
-            load_state,
-            active_state,
-            sub_state,
-            unit_file_state,
-            result,
-            restarts,
-            invocation_id,
-            main_started,
-            main_pid,
-            exit_kind,
-            exit_status,
-            restart_delay_us,
-            cgroup,
-            // Fields added with the second format are in another table.
-            ..
-        } = unit;
-        insert.execute(params![
-            at,
-            name,
-            load_state,
-            active_state,
-            sub_state,
-            unit_file_state,
-            result,
-            restarts,
-            invocation_id,
-            main_started,
-            main_pid,
-            exit_kind,
-            exit_status,
-            restart_delay_us.map(U64),
-            cgroup,
-        ])?;
-        super::unit_rows::insert_unit_details(tx, unit)?;
+    fn get(row: &Row<'_>) -> rusqlite::Result<Option<RayProcess>> {
+        Ok(cell::<bool>(row, "is_ray")?.then_some(RayProcess::get(row)?))
     }
-    Ok(())
 }
 
-pub fn unit(row: &Row<'_>) -> rusqlite::Result<Unit> {
-    Ok(Unit {
-        at: row.get("at_ns")?,
-        name: row.get("name")?,
-        load_state: row.get("load_state")?,
-        active_state: row.get("active_state")?,
-        sub_state: row.get("sub_state")?,
-        unit_file_state: row.get("unit_file_state")?,
-        result: row.get("result")?,
-        restarts: row.get("restarts")?,
-        invocation_id: row.get("invocation_id")?,
-        main_started: row.get("main_started_ns")?,
-        main_pid: row.get("main_pid")?,
-        exit_kind: row.get("exit_kind")?,
-        exit_status: row.get("exit_status")?,
-        restart_delay_us: maybe_u64_of(row, "restart_delay_us")?,
-        cgroup: row.get("cgroup")?,
-        ..Unit::default()
-    })
+row!(Thread in "threads" {
+    at: "at_ns", pid: "pid", comm: "comm", kernel: "is_kernel", class: "scheduling_class", rt_priority: "rt_priority",
+    nice: "nice", affinity: "affinity_cores"
+} with key);
+
+row!(ThreadKey { tid: "tid", started: "started_ticks" });
+
+row!(Nic in "nics" { at: "at_ns", netns: "netns", name: "name", driver: "driver", bus: "bus", up: "is_up" } without queues);
+
+row!(NicQueue in "nic_queues" of "nic_id" {
+    kind: "kind", index: "queue", map: "mapped_by", irq: "irq", irq_cores: "irq_cores", napi_id: "napi_id",
+    napi_tid: "napi_tid", napi_cores: "napi_cores", steering: "steering_cores"
+});
+
+row!(CgroupMount in "cgroup_mounts" {
+    version: "version", controllers: "controllers_json", mount_point: "mount_point", root: "root"
+});
+
+row!(CgroupCensus in "cgroup_censuses" {
+    at: "at_ns", version: "version", mount_point: "mount_point", live: "live", tracked: "tracked", dying: "dying",
+    dying_source: "dying_source", empty: "empty", truncated: "is_truncated", took_ns: "took_ns"
+} without crowded);
+
+row!(CrowdedParent in "crowded_parents" of "census_id" {
+    path: "path", children: "children", empty: "empty", dying: "dying", example: "example"
+});
+
+row!(StatRead in "stat_reads" {
+    at: "at_ns", path: "path", took_ns: "took_ns", cpu_ns: "cpu_ns", finished: "is_finished"
+});
+
+row!(LogLine in "kernel_log" {
+    at: "at_ns", uncertainty_ns: "uncertainty_ns", stamp_us: "stamp_us", sequence: "sequence", level: "level",
+    facility: "facility", text: "text"
+});
+
+// Fields added with the second format are in another table.
+row!(Unit in "units" {
+    at: "at_ns", name: "name", load_state: "load_state", active_state: "active_state", sub_state: "sub_state",
+    unit_file_state: "unit_file_state", result: "result", restarts: "restarts", invocation_id: "invocation_id",
+    main_started: "main_started_ns", main_pid: "main_pid", exit_kind: "exit_kind", exit_status: "exit_status",
+    restart_delay_us: "restart_delay_us", cgroup: "cgroup"
+} without service_type, restart, main_exited, active_since, cpu_ns, memory_bytes, tasks, triggered_by, triggers,
+    last_trigger_real_ns, next_trigger_real_ns, accepted, connections, conditions_held);
+
+row!(Cost in "cost" { startup_cpu_ms: "startup_cpu_ms", cpu_ms: "cpu_ms", peak_rss_bytes: "peak_rss_bytes" });
+
+impl Stored for Unseen {
+    const TABLE: &'static str = "unseen";
 }
 
-pub const UNSEEN: Table = Table { name: "unseen", columns: &["probe", "what", "why", "how_to_see"] };
+impl Columns for Unseen {
+    fn names(names: &mut Vec<&'static str>) {
+        names.extend(["probe", "what", "why", "how_to_see"]);
+    }
+
+    fn put<'a>(&'a self, cells: &mut Vec<ToSqlOutput<'a>>) -> rusqlite::Result<()> {
+        let Unseen { probe, about, what, why, how_to_see } = self;
+        // `cgroups:cpu-quotas` if a rule asks for it.
+        let probe = about.map_or_else(|| probe.clone(), |about| format!("{probe}:{}", about.as_str()));
+        cells.extend([probe.into(), what.to_sql()?, why.to_sql()?, how_to_see.to_sql()?]);
+        Ok(())
+    }
+
+    fn get(row: &Row<'_>) -> rusqlite::Result<Unseen> {
+        let probe: String = cell(row, "probe")?;
+        let about = probe.split_once(':').and_then(|(probe, about)| {
+            let about = About::parse(about).or_else(|| Name::new(about).map(About::Other))?;
+            Some((probe.to_owned(), about))
+        });
+        let (probe, about) = about.map_or((probe, None), |(probe, about)| (probe, Some(about)));
+        let (what, why, how_to_see) = (cell(row, "what")?, cell(row, "why")?, cell(row, "how_to_see")?);
+        Ok(Unseen { probe, about, what, why, how_to_see })
+    }
+}
 
 /// Repeats are ignored: the table is unique.
 pub fn insert_unseen(tx: &Transaction<'_>, items: &[Unseen]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&UNSEEN.insert().replace("INSERT", "INSERT OR IGNORE"))?;
-    for Unseen { probe, about, what, why, how_to_see } in items {
-        // `cgroups:cpu-quotas` if a rule asks for it.
-        let probe = about.map_or_else(|| probe.clone(), |about| format!("{probe}:{}", about.as_str()));
-        insert.execute(params![probe, what, why, how_to_see])?;
+    let mut insert = tx.prepare_cached(&Table::of::<Unseen>().insert().replace("INSERT", "INSERT OR IGNORE"))?;
+    for unseen in items {
+        let mut cells = Vec::new();
+        unseen.put(&mut cells)?;
+        insert.execute(params_from_iter(cells))?;
     }
     Ok(())
-}
-
-pub fn unseen(row: &Row<'_>) -> rusqlite::Result<Unseen> {
-    let probe: String = row.get("probe")?;
-    let about = probe.split_once(':').and_then(|(probe, about)| {
-        let about = About::parse(about).or_else(|| Name::new(about).map(About::Other))?;
-        Some((probe.to_owned(), about))
-    });
-    let (probe, about) = about.map_or((probe, None), |(probe, about)| (probe, Some(about)));
-    Ok(Unseen { probe, about, what: row.get("what")?, why: row.get("why")?, how_to_see: row.get("how_to_see")? })
-}
-
-pub const COST: Table = Table { name: "cost", columns: &["startup_cpu_ms", "cpu_ms", "peak_rss_bytes"] };
-
-/// One row: the latest wins.
-pub fn replace_cost(tx: &Transaction<'_>, cost: &Cost) -> rusqlite::Result<()> {
-    let Cost { startup_cpu_ms, cpu_ms, peak_rss_bytes } = *cost;
-    tx.prepare_cached("REPLACE INTO cost (id, startup_cpu_ms, cpu_ms, peak_rss_bytes) VALUES (1, ?, ?, ?)")?
-        .execute(params![U64(startup_cpu_ms), U64(cpu_ms), U64(peak_rss_bytes)])?;
-    Ok(())
-}
-
-pub fn cost(row: &Row<'_>) -> rusqlite::Result<Cost> {
-    Ok(Cost {
-        startup_cpu_ms: u64_of(row, "startup_cpu_ms")?,
-        cpu_ms: u64_of(row, "cpu_ms")?,
-        peak_rss_bytes: u64_of(row, "peak_rss_bytes")?,
-    })
 }

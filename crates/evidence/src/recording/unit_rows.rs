@@ -1,105 +1,65 @@
 //! What is installed to run, its churn and its logs, as rows and back.
 
-use super::rows::{Table, U64, from_json, json, maybe_u64_of, u64_of};
+use super::rows::{document, insert, insert_below, insert_each, insert_readable, row};
 use crate::agents::{FileAnswer, TextFile, UnitFile};
+use crate::time::Time;
 use crate::units::{ChildExits, Container, Unit, UnitLogLine, UnitSockets};
-use rusqlite::{Row, Transaction, params};
+use rusqlite::Transaction;
+use rusqlite::types::{Null, ToSqlOutput};
 
-/// A unit's fields beyond the columns of the first format, as one JSON object.
-pub const UNIT_DETAILS: Table = Table { name: "unit_details", columns: &["unit_id", "details_json"] };
-
-/// Only for units that have any: most have none at most looks.
-pub fn insert_unit_details(tx: &Transaction<'_>, unit: &Unit) -> rusqlite::Result<()> {
-    let details = Details::of(unit);
-    if details == Details::default() {
-        return Ok(());
-    }
-    let id = tx.last_insert_rowid();
-    tx.prepare_cached(&UNIT_DETAILS.insert())?.execute(params![id, json(&details)?])?;
-    Ok(())
+/// Details only for units that have any: most have none at most looks.
+pub fn insert_units(tx: &Transaction<'_>, units: &[Unit]) -> rusqlite::Result<()> {
+    insert_each(tx, None, units, |unit, id| match Details::of(unit) {
+        details if details == Details::default() => Ok(()),
+        details => insert_below(tx, id, &[details]),
+    })
 }
 
-pub fn unit_details(row: &Row<'_>) -> rusqlite::Result<(i64, Details)> {
-    Ok((row.get("unit_id")?, from_json(&row.get::<_, String>("details_json")?)?))
-}
+document!(Details in "unit_details" of "unit_id": "details_json");
 
-/// The fields of [`Unit`] that the table `units` has no column for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
-pub struct Details {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    service_type: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    restart: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    main_exited_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    active_since_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cpu_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    memory_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tasks: Option<u64>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    triggered_by: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    triggers: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_trigger_real_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_trigger_real_ns: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    accepted: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connections: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    conditions_held: Option<bool>,
-}
-
-impl Details {
-    fn of(unit: &Unit) -> Details {
-        let unit = unit.clone();
-        Details {
-            service_type: unit.service_type,
-            restart: unit.restart,
-            main_exited_ns: unit.main_exited.map(|t| t.0),
-            active_since_ns: unit.active_since.map(|t| t.0),
-            cpu_ns: unit.cpu_ns,
-            memory_bytes: unit.memory_bytes,
-            tasks: unit.tasks,
-            triggered_by: unit.triggered_by,
-            triggers: unit.triggers,
-            last_trigger_real_ns: unit.last_trigger_real_ns,
-            next_trigger_real_ns: unit.next_trigger_real_ns,
-            accepted: unit.accepted,
-            connections: unit.connections,
-            conditions_held: unit.conditions_held,
+/// The fields of [`Unit`] that the table `units` has no column for, as one JSON object.
+macro_rules! details {
+    ($($field:ident in $key:literal: $type:ty,)*) => {
+        #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        pub struct Details {
+            $(#[serde(default, rename = $key, skip_serializing_if = "is_default")]
+            $field: $type,)*
         }
-    }
 
-    pub fn give(self, unit: &mut Unit) {
-        unit.service_type = self.service_type;
-        unit.restart = self.restart;
-        unit.main_exited = self.main_exited_ns.map(crate::time::Time);
-        unit.active_since = self.active_since_ns.map(crate::time::Time);
-        unit.cpu_ns = self.cpu_ns;
-        unit.memory_bytes = self.memory_bytes;
-        unit.tasks = self.tasks;
-        unit.triggered_by = self.triggered_by;
-        unit.triggers = self.triggers;
-        unit.last_trigger_real_ns = self.last_trigger_real_ns;
-        unit.next_trigger_real_ns = self.next_trigger_real_ns;
-        unit.accepted = self.accepted;
-        unit.connections = self.connections;
-        unit.conditions_held = self.conditions_held;
-    }
+        impl Details {
+            fn of(unit: &Unit) -> Details {
+                Details { $($field: unit.$field.clone(),)* }
+            }
+
+            pub fn give(self, unit: &mut Unit) {
+                $(unit.$field = self.$field;)*
+            }
+        }
+    };
 }
 
-pub const UNIT_FILES: Table = Table {
-    name: "unit_files",
-    columns: &["name", "enablement", "preset", "path", "package", "package_version", "file_json"],
-};
+details! {
+    service_type in "service_type": Option<String>,
+    restart in "restart": Option<String>,
+    main_exited in "main_exited_ns": Option<Time>,
+    active_since in "active_since_ns": Option<Time>,
+    cpu_ns in "cpu_ns": Option<u64>,
+    memory_bytes in "memory_bytes": Option<u64>,
+    tasks in "tasks": Option<u64>,
+    triggered_by in "triggered_by": Vec<String>,
+    triggers in "triggers": Vec<String>,
+    last_trigger_real_ns in "last_trigger_real_ns": Option<u64>,
+    next_trigger_real_ns in "next_trigger_real_ns": Option<u64>,
+    accepted in "accepted": Option<u64>,
+    connections in "connections": Option<u64>,
+    conditions_held in "conditions_held": Option<bool>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+document!(UnitFile in "unit_files": "file_json");
 
 /// Replaces those of an earlier look: they describe the same node.
 pub fn replace_unit_files(tx: &Transaction<'_>, items: &[UnitFile]) -> rusqlite::Result<()> {
@@ -107,45 +67,37 @@ pub fn replace_unit_files(tx: &Transaction<'_>, items: &[UnitFile]) -> rusqlite:
         return Ok(());
     }
     tx.execute("DELETE FROM unit_files", [])?;
-    let mut insert = tx.prepare_cached(&UNIT_FILES.insert())?;
-    for file in items {
-        let package = file.package.as_ref();
-        insert.execute(params![
-            file.name,
-            file.enablement.as_str(),
-            file.preset.map(|p| p.as_str()),
-            file.path,
-            package.map(|p| &p.name),
-            package.and_then(|p| p.version.as_ref()),
-            json(file)?,
-        ])?;
-    }
-    Ok(())
+    let columns = ["name", "enablement", "preset", "path", "package", "package_version"];
+    insert_readable(tx, items, columns, |file| {
+        let (package, preset) = (file.package.as_ref(), file.preset.map(|preset| preset.as_str()));
+        let version = package.and_then(|package| package.version.as_deref());
+        let (name, path) = (Some(file.name.as_str()), file.path.as_deref());
+        [name, Some(file.enablement.as_str()), preset, path, package.map(|p| p.name.as_str()), version].map(text)
+    })
 }
 
-pub fn unit_file(row: &Row<'_>) -> rusqlite::Result<UnitFile> {
-    from_json(&row.get::<_, String>("file_json")?)
-}
-
-pub const AGENT_FILES: Table = Table { name: "agent_files", columns: &["path", "answer_json"] };
+document!(FileAnswer in "agent_files": "answer_json");
 
 pub fn replace_agent_files(tx: &Transaction<'_>, items: &[FileAnswer]) -> rusqlite::Result<()> {
     if items.is_empty() {
         return Ok(());
     }
     tx.execute("DELETE FROM agent_files", [])?;
-    let mut insert = tx.prepare_cached(&AGENT_FILES.insert())?;
-    for answer in items {
-        insert.execute(params![answer.question.path, json(answer)?])?;
-    }
-    Ok(())
+    insert_readable(tx, items, ["path"], |answer| [text(Some(&answer.question.path))])
 }
 
-pub fn agent_file(row: &Row<'_>) -> rusqlite::Result<FileAnswer> {
-    from_json(&row.get::<_, String>("answer_json")?)
+fn text(text: Option<&str>) -> ToSqlOutput<'_> {
+    text.map_or(Null.into(), ToSqlOutput::from)
 }
 
-pub const TEXT_FILES: Table = Table { name: "text_files", columns: &["kind", "path", "text"] };
+row!(TextFileRow in "text_files" { kind: "kind" } with file);
+
+pub struct TextFileRow {
+    pub kind: String,
+    pub file: TextFile,
+}
+
+row!(TextFile { path: "path", text: "text" });
 
 pub const CATALOGUE: &str = "catalogue";
 pub const BASELINE: &str = "baseline";
@@ -155,185 +107,22 @@ pub fn replace_text_files(tx: &Transaction<'_>, kind: &str, items: &[TextFile]) 
         return Ok(());
     }
     tx.execute("DELETE FROM text_files WHERE kind = ?", [kind])?;
-    let mut insert = tx.prepare_cached(&TEXT_FILES.insert())?;
-    for TextFile { path, text } in items {
-        insert.execute(params![kind, path, text])?;
-    }
-    Ok(())
+    items.iter().try_for_each(|file| insert(tx, &[TextFileRow { kind: kind.to_owned(), file: file.clone() }]))
 }
 
-pub fn text_file(row: &Row<'_>) -> rusqlite::Result<(String, TextFile)> {
-    Ok((row.get("kind")?, TextFile { path: row.get("path")?, text: row.get("text")? }))
-}
+row!(UnitLogLine in "unit_log" { unit: "unit", real_ns: "real_ns", text: "text", restart: "restart" });
 
-pub const UNIT_LOG: Table = Table { name: "unit_log", columns: &["unit", "real_ns", "text", "restart"] };
+row!(UnitSockets in "unit_sockets" {
+    at: "at_ns", unit: "unit", processes: "processes", listening: "listening", connected: "connected"
+});
 
-pub fn insert_unit_log(tx: &Transaction<'_>, items: &[UnitLogLine]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&UNIT_LOG.insert())?;
-    for UnitLogLine { unit, real_ns, text, restart } in items {
-        insert.execute(params![unit, U64(*real_ns), text, restart])?;
-    }
-    Ok(())
-}
+row!(ChildExits in "child_exits" {
+    from: "from_ns", to: "to_ns", parent_pid: "parent_pid", parent_comm: "parent_comm", cgroup: "cgroup", comm: "comm",
+    exits: "exits", failed: "failed", failed_young: "failed_young", exit_code: "exit_code", signal: "signal"
+});
 
-pub fn unit_log_line(row: &Row<'_>) -> rusqlite::Result<UnitLogLine> {
-    Ok(UnitLogLine {
-        unit: row.get("unit")?,
-        real_ns: u64_of(row, "real_ns")?,
-        text: row.get("text")?,
-        restart: row.get("restart")?,
-    })
-}
-
-pub const UNIT_SOCKETS: Table =
-    Table { name: "unit_sockets", columns: &["at_ns", "unit", "processes", "listening", "connected"] };
-
-pub fn insert_unit_sockets(tx: &Transaction<'_>, items: &[UnitSockets]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&UNIT_SOCKETS.insert())?;
-    for UnitSockets { at, unit, processes, listening, connected } in items {
-        insert.execute(params![at, unit, U64(*processes), U64(*listening), U64(*connected)])?;
-    }
-    Ok(())
-}
-
-pub fn unit_sockets(row: &Row<'_>) -> rusqlite::Result<UnitSockets> {
-    Ok(UnitSockets {
-        at: row.get("at_ns")?,
-        unit: row.get("unit")?,
-        processes: u64_of(row, "processes")?,
-        listening: u64_of(row, "listening")?,
-        connected: u64_of(row, "connected")?,
-    })
-}
-
-pub const CHILD_EXITS: Table = Table {
-    name: "child_exits",
-    columns: &[
-        "from_ns",
-        "to_ns",
-        "parent_pid",
-        "parent_comm",
-        "cgroup",
-        "comm",
-        "exits",
-        "failed",
-        "failed_young",
-        "exit_code",
-        "signal",
-    ],
-};
-
-pub fn insert_child_exits(tx: &Transaction<'_>, items: &[ChildExits]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&CHILD_EXITS.insert())?;
-    for row in items {
-        let ChildExits {
-            from,
-            to,
-            parent_pid,
-            parent_comm,
-            cgroup,
-            comm,
-            exits,
-            failed,
-            failed_young,
-            exit_code,
-            signal,
-        } = row;
-        insert.execute(params![
-            from,
-            to,
-            parent_pid,
-            parent_comm,
-            cgroup,
-            comm,
-            U64(*exits),
-            U64(*failed),
-            U64(*failed_young),
-            exit_code,
-            signal,
-        ])?;
-    }
-    Ok(())
-}
-
-pub fn child_exits(row: &Row<'_>) -> rusqlite::Result<ChildExits> {
-    Ok(ChildExits {
-        from: row.get("from_ns")?,
-        to: row.get("to_ns")?,
-        parent_pid: row.get("parent_pid")?,
-        parent_comm: row.get("parent_comm")?,
-        cgroup: row.get("cgroup")?,
-        comm: row.get("comm")?,
-        exits: u64_of(row, "exits")?,
-        failed: u64_of(row, "failed")?,
-        failed_young: u64_of(row, "failed_young")?,
-        exit_code: row.get("exit_code")?,
-        signal: row.get("signal")?,
-    })
-}
-
-pub const CONTAINERS: Table = Table {
-    name: "containers",
-    columns: &[
-        "at_ns",
-        "runtime",
-        "name",
-        "namespace",
-        "pod",
-        "pod_uid",
-        "container_id",
-        "restarts",
-        "started_real_ns",
-        "first_started_real_ns",
-        "exit_code",
-    ],
-};
-
-pub fn insert_containers(tx: &Transaction<'_>, items: &[Container]) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare_cached(&CONTAINERS.insert())?;
-    for row in items {
-        let Container {
-            at,
-            runtime,
-            name,
-            namespace,
-            pod,
-            pod_uid,
-            id,
-            restarts,
-            started_real_ns,
-            first_started_real_ns,
-            exit_code,
-        } = row;
-        insert.execute(params![
-            at,
-            runtime,
-            name,
-            namespace,
-            pod,
-            pod_uid,
-            id,
-            U64(*restarts),
-            started_real_ns.map(U64),
-            first_started_real_ns.map(U64),
-            exit_code,
-        ])?;
-    }
-    Ok(())
-}
-
-pub fn container(row: &Row<'_>) -> rusqlite::Result<Container> {
-    Ok(Container {
-        at: row.get("at_ns")?,
-        runtime: row.get("runtime")?,
-        name: row.get("name")?,
-        namespace: row.get("namespace")?,
-        pod: row.get("pod")?,
-        pod_uid: row.get("pod_uid")?,
-        id: row.get("container_id")?,
-        restarts: u64_of(row, "restarts")?,
-        started_real_ns: maybe_u64_of(row, "started_real_ns")?,
-        first_started_real_ns: maybe_u64_of(row, "first_started_real_ns")?,
-        exit_code: row.get("exit_code")?,
-    })
-}
+row!(Container in "containers" {
+    at: "at_ns", runtime: "runtime", name: "name", namespace: "namespace", pod: "pod", pod_uid: "pod_uid",
+    id: "container_id", restarts: "restarts", started_real_ns: "started_real_ns",
+    first_started_real_ns: "first_started_real_ns", exit_code: "exit_code"
+});

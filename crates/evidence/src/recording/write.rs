@@ -375,29 +375,29 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
             tx.execute("REPLACE INTO meta (key, value) VALUES (?, ?)", params![key, value])?;
         }
     }
-    rows::insert_clocks(tx, clocks)?;
-    rows::insert_processes(tx, processes)?;
-    rows::insert_threads(tx, threads)?;
-    rows::insert_nics(tx, nics)?;
-    rows::insert_cgroup_mounts(tx, cgroup_mounts)?;
-    rows::insert_cgroup_censuses(tx, cgroup_censuses)?;
-    rows::insert_stat_reads(tx, stat_reads)?;
+    rows::insert(tx, clocks)?;
+    rows::insert(tx, processes)?;
+    rows::insert(tx, threads)?;
+    rows::insert_each(tx, None, nics, |nic, id| rows::insert_below(tx, id, &nic.queues))?;
+    rows::insert(tx, cgroup_mounts)?;
+    rows::insert_each(tx, None, cgroup_censuses, |census, id| rows::insert_below(tx, id, &census.crowded))?;
+    rows::insert(tx, stat_reads)?;
     zombie_rows::insert_zombie_scans(tx, zombie_scans)?;
-    zombie_rows::insert_cgroup_churn(tx, cgroup_churn)?;
+    rows::insert(tx, cgroup_churn)?;
     kernel_work_rows::insert_kernel_work(tx, kernel_work)?;
-    rows::insert_log(tx, log)?;
-    rows::insert_units(tx, units)?;
+    rows::insert(tx, log)?;
+    unit_rows::insert_units(tx, units)?;
     unit_rows::replace_unit_files(tx, unit_files)?;
     unit_rows::replace_agent_files(tx, agent_files)?;
     unit_rows::replace_text_files(tx, unit_rows::CATALOGUE, catalogues)?;
     unit_rows::replace_text_files(tx, unit_rows::BASELINE, baseline.as_slice())?;
-    unit_rows::insert_unit_log(tx, unit_log)?;
-    unit_rows::insert_unit_sockets(tx, unit_sockets)?;
-    unit_rows::insert_child_exits(tx, child_exits)?;
-    unit_rows::insert_containers(tx, containers)?;
+    rows::insert(tx, unit_log)?;
+    rows::insert(tx, unit_sockets)?;
+    rows::insert(tx, child_exits)?;
+    rows::insert(tx, containers)?;
     rows::insert_unseen(tx, unseen)?;
     if let Some(cost) = cost {
-        rows::replace_cost(tx, cost)?;
+        rows::replace(tx, cost)?;
     }
     Ok(())
 }

@@ -1,317 +1,226 @@
-//! Evidence of every kind, with every value that its types allow.
+//! Evidence of every kind, with every value that its types allow: serde asks for the values of a type, and random bytes answer.
 
-use crate::any_units::units;
-use crate::any_zombies::{cgroup_churn, kernel_work, zombie_scan};
-use coroner_evidence::cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
-use coroner_evidence::counters::{Counters, Point, Series, Source};
-use coroner_evidence::node::{Gpu, Node, Software};
-use coroner_evidence::tasks::{Process, RayProcess, SchedTimes, SchedulingClass, Thread, ThreadKey, ThreadSample};
-use coroner_evidence::{
-    Clocks, CoreSet, CoreTicks, CoreTimes, Cost, Evidence, LogLine, MapSource, Nic, NicQueue, QueueKind, Time, Unseen,
-};
-use proptest::array::uniform8;
+use coroner_evidence::{About, CoreSet, Evidence};
 use proptest::collection::vec;
-use proptest::option::of;
 use proptest::prelude::*;
-
-pub fn number() -> impl Strategy<Value = u64> {
-    prop_oneof![0u64..1000, any::<u64>(), Just(u64::MAX), Just(i64::MAX as u64 + 1)]
-}
-
-pub fn time() -> impl Strategy<Value = Time> {
-    prop_oneof![(0u64..60).prop_map(Time::from_secs), number().prop_map(Time)]
-}
-
-pub fn text() -> impl Strategy<Value = String> {
-    prop_oneof!["[a-z]{0,6}", "\\PC{0,6}", Just("a\0b\n'\"".to_owned())]
-}
-
-fn cores() -> impl Strategy<Value = CoreSet> {
-    vec(0u32..=65_535, 0..5).prop_map(CoreSet::new)
-}
-
-fn software() -> impl Strategy<Value = Software> {
-    (text(), any::<Option<bool>>(), of(text()), text()).prop_map(|(name, running, version, seen_by)| Software {
-        name,
-        running,
-        version,
-        seen_by,
-    })
-}
-
-fn node() -> impl Strategy<Value = Node> {
-    let gpu = (text(), of(text()), of(text())).prop_map(|(bus, model, driver)| Gpu { bus, model, driver });
-    let texts = vec(of(text()), 14);
-    let programs = (of(software()), vec(software(), 0..3), of(software()), vec(gpu, 0..3));
-    (texts, of(number()), any::<Option<u32>>(), of(number()), any::<Option<bool>>(), programs).prop_map(
-        |(mut texts, booted_real_ns, cores, memory_bytes, systemd, (kubelet, container_runtimes, ray, gpus))| {
-            let mut text = || texts.pop().expect("as many as there are fields");
-            Node {
-                host: text(),
-                machine_id: text(),
-                boot_id: text(),
-                kernel: text(),
-                architecture: text(),
-                booted_real_ns,
-                os: text(),
-                cores,
-                memory_bytes,
-                cloud: text(),
-                image_id: text(),
-                zone: text(),
-                instance_type: text(),
-                instance_id: text(),
-                hypervisor: text(),
-                cgroup_version: text(),
-                in_container: text(),
-                systemd,
-                kubelet,
-                container_runtimes,
-                ray,
-                gpus,
-            }
-        },
-    )
-}
-
-fn clocks() -> impl Strategy<Value = Clocks> {
-    (time(), number(), number()).prop_map(|(at, real_ns, boot_ns)| Clocks { at, real_ns, boot_ns })
-}
-
-fn core_times() -> impl Strategy<Value = CoreTimes> {
-    let core = (any::<u32>(), uniform8(number())).prop_map(|(core, n)| CoreTicks {
-        core,
-        user: n[0],
-        nice: n[1],
-        system: n[2],
-        idle: n[3],
-        iowait: n[4],
-        irq: n[5],
-        softirq: n[6],
-        steal: n[7],
-    });
-    (time(), vec(core, 0..4)).prop_map(|(at, cores)| CoreTimes { at, cores })
-}
-
-fn process() -> impl Strategy<Value = Process> {
-    let ray = (of(text()), of(text()), of(text())).prop_map(|(job_id, submission_id, entry_point)| RayProcess {
-        job_id,
-        submission_id,
-        entry_point,
-    });
-    let owner = (of(text()), of(text()), of(text())).prop_map(|(unit, pod_uid, container_id)| CgroupOwner {
-        unit,
-        pod_uid,
-        container_id,
-    });
-    let plain = (time(), any::<u32>(), number(), any::<u32>(), text(), of(text()), any::<bool>());
-    (plain, of(text()), of(text()), owner, of(ray)).prop_map(
-        |((at, pid, started, ppid, comm, command, kernel), memory_cgroup, cpu_cgroup, owner, ray)| Process {
-            at,
-            pid,
-            started,
-            ppid,
-            comm,
-            command,
-            kernel,
-            memory_cgroup,
-            cpu_cgroup,
-            owner,
-            ray,
-        },
-    )
-}
-
-fn key() -> impl Strategy<Value = ThreadKey> {
-    prop_oneof![
-        (0u32..3, 0u64..3).prop_map(|(tid, started)| ThreadKey { tid, started }),
-        (any::<u32>(), number()).prop_map(|(tid, started)| ThreadKey { tid, started }),
-    ]
-}
-
-fn thread() -> impl Strategy<Value = Thread> {
-    let class = prop::sample::select(vec![
-        SchedulingClass::Other,
-        SchedulingClass::Fifo,
-        SchedulingClass::RoundRobin,
-        SchedulingClass::Batch,
-        SchedulingClass::Idle,
-        SchedulingClass::Deadline,
-        SchedulingClass::Ext,
-        SchedulingClass::Unknown,
-    ]);
-    (time(), key(), any::<u32>(), text(), any::<bool>(), class, any::<u8>(), any::<i8>(), of(cores())).prop_map(
-        |(at, key, pid, comm, kernel, class, rt_priority, nice, affinity)| Thread {
-            at,
-            key,
-            pid,
-            comm,
-            kernel,
-            class,
-            rt_priority,
-            nice,
-            affinity,
-        },
-    )
-}
-
-fn thread_sample() -> impl Strategy<Value = ThreadSample> {
-    (time(), key(), any::<char>(), any::<u32>(), uniform8(number()), any::<bool>()).prop_map(
-        |(at, key, state, core, n, has_sched)| ThreadSample {
-            at,
-            key,
-            state,
-            core,
-            user_ticks: n[0],
-            system_ticks: n[1],
-            minor_faults: n[2],
-            major_faults: n[3],
-            sched: has_sched.then_some(SchedTimes { run_ns: n[4], wait_ns: n[5], slices: n[6] }),
-        },
-    )
-}
-
-fn counters() -> impl Strategy<Value = Counters> {
-    let series = (prop::sample::select(Source::ALL), "[ab]{0,1}", text()).prop_map(|(source, subject, name)| Series {
-        source,
-        subject,
-        name,
-    });
-    let points = vec((time(), number()).prop_map(|(at, value)| Point { at, value }), 0..4);
-    vec((series, points), 0..6).prop_map(Counters::from)
-}
-
-fn nic() -> impl Strategy<Value = Nic> {
-    let kind = prop::sample::select(vec![QueueKind::Rx, QueueKind::Tx, QueueKind::Combined]);
-    let map = prop::sample::select(vec![MapSource::Netlink, MapSource::Name, MapSource::Unmapped]);
-    let ids = (any::<Option<u32>>(), any::<Option<u32>>(), any::<Option<u32>>());
-    let queue = (kind, any::<u32>(), map, ids, of(cores()), of(cores()), of(cores())).prop_map(
-        |(kind, index, map, (irq, napi_id, napi_tid), irq_cores, napi_cores, steering)| NicQueue {
-            kind,
-            index,
-            map,
-            irq,
-            irq_cores,
-            napi_id,
-            napi_tid,
-            napi_cores,
-            steering,
-        },
-    );
-    (time(), of(text()), text(), of(text()), of(text()), any::<Option<bool>>(), vec(queue, 0..4))
-        .prop_map(|(at, netns, name, driver, bus, up, queues)| Nic { at, netns, name, driver, bus, up, queues })
-}
-
-fn cgroup_mount() -> impl Strategy<Value = CgroupMount> {
-    (any::<u8>(), vec(text(), 0..4), text(), text()).prop_map(|(version, controllers, mount_point, root)| CgroupMount {
-        version,
-        controllers,
-        mount_point,
-        root,
-    })
-}
-
-fn cgroup_census() -> impl Strategy<Value = CgroupCensus> {
-    let crowded = (text(), number(), of(number()), of(number()), of(text()))
-        .prop_map(|(path, children, empty, dying, example)| CrowdedParent { path, children, empty, dying, example });
-    let counts = (number(), of(number()), of(number()), of(number()));
-    (time(), any::<u8>(), text(), counts, text(), vec(crowded, 0..3), any::<bool>(), number()).prop_map(
-        |(at, version, mount_point, (live, tracked, dying, empty), dying_source, crowded, truncated, took_ns)| {
-            CgroupCensus {
-                at,
-                version,
-                mount_point,
-                live,
-                tracked,
-                dying,
-                dying_source,
-                empty,
-                crowded,
-                truncated,
-                took_ns,
-            }
-        },
-    )
-}
-
-fn stat_read() -> impl Strategy<Value = StatRead> {
-    (time(), text(), number(), of(number()), any::<bool>()).prop_map(|(at, path, took_ns, cpu_ns, finished)| StatRead {
-        at,
-        path,
-        took_ns,
-        cpu_ns,
-        finished,
-    })
-}
-
-fn log_line() -> impl Strategy<Value = LogLine> {
-    (time(), number(), number(), number(), any::<u8>(), any::<u8>(), text()).prop_map(
-        |(at, uncertainty_ns, stamp_us, sequence, level, facility, text)| LogLine {
-            at,
-            uncertainty_ns,
-            stamp_us,
-            sequence,
-            level,
-            facility,
-            text,
-        },
-    )
-}
-
-/// Few words, so that repeats are frequent.
-fn unseen() -> impl Strategy<Value = Unseen> {
-    let about = of(proptest::sample::select(coroner_evidence::About::ALL));
-    ("[ab]", about, "[ab]", "[ab]", text()).prop_map(|(probe, about, what, why, how_to_see)| Unseen {
-        probe,
-        about,
-        what,
-        why,
-        how_to_see,
-    })
-}
-
-fn cost() -> impl Strategy<Value = Cost> {
-    (number(), number(), number()).prop_map(|(startup_cpu_ms, cpu_ms, peak_rss_bytes)| Cost {
-        startup_cpu_ms,
-        cpu_ms,
-        peak_rss_bytes,
-    })
-}
+use serde::Deserialize;
+use serde::de::value::{Error, StrDeserializer, U32Deserializer};
+use serde::de::{
+    DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, VariantAccess, Visitor,
+};
 
 pub fn evidence() -> impl Strategy<Value = Evidence> {
-    let seldom = (of(node()), of(cost()), vec(unseen(), 0..5));
-    let streams = (vec(core_times(), 0..4), vec(thread_sample(), 0..6), counters());
-    let tasks = (vec(clocks(), 0..3), vec(process(), 0..3), vec(thread(), 0..3), vec(nic(), 0..3));
-    let cgroups = (vec(cgroup_mount(), 0..3), vec(cgroup_census(), 0..3), vec(stat_read(), 0..3));
-    let zombies = (vec(zombie_scan(), 0..3), vec(cgroup_churn(), 0..3), vec(kernel_work(), 0..3));
-    (seldom, streams, tasks, cgroups, zombies, vec(log_line(), 0..4), units()).prop_map(
-        |(
-            (node, cost, unseen),
-            (core_times, thread_samples, counters),
-            (clocks, processes, threads, nics),
-            (cgroup_mounts, cgroup_censuses, stat_reads),
-            (zombie_scans, cgroup_churn, kernel_work),
-            log,
-            units,
-        )| Evidence {
-            zombie_scans,
-            cgroup_churn,
-            kernel_work,
-            node,
-            clocks,
-            core_times,
-            processes,
-            threads,
-            thread_samples,
-            counters,
-            nics,
-            cgroup_mounts,
-            cgroup_censuses,
-            stat_reads,
-            log,
-            unseen,
-            cost,
-            ..units
-        },
-    )
+    vec(any::<u8>(), 0..8000).prop_map(|bytes| {
+        let mut answers = Answers { bytes: bytes.into_iter(), field: "" };
+        let mut evidence = Evidence::deserialize(&mut answers).expect("an answer to every question");
+        for scan in &mut evidence.zombie_scans {
+            let (zombies, files) = (scan.zombies.len() as u32, scan.files.len() as u32);
+            scan.holds.retain(|_| zombies > 0 && files > 0);
+            for hold in &mut scan.holds {
+                (hold.zombie, hold.file) = (hold.zombie % zombies, hold.file % files);
+            }
+            scan.holds.sort_by_key(|hold| hold.zombie);
+        }
+        evidence
+    })
+}
+
+/// Zeros once the bytes are used up, so that every list ends.
+struct Answers {
+    bytes: std::vec::IntoIter<u8>,
+    /// The field that is asked for.
+    field: &'static str,
+}
+
+impl Answers {
+    fn byte(&mut self) -> u8 {
+        self.bytes.next().unwrap_or(0)
+    }
+
+    fn below(&mut self, most: usize) -> usize {
+        usize::from(self.byte()) % most
+    }
+
+    fn number(&mut self) -> u64 {
+        let any = |answers: &mut Answers| u64::from_le_bytes(std::array::from_fn(|_| answers.byte()));
+        match self.byte() % 8 {
+            0 => u64::MAX,
+            1 => i64::MAX as u64 + 1,
+            2 => any(self),
+            3 => any(self) % 1000,
+            4 => any(self) % 60 * 1_000_000_000,
+            _ => u64::from(self.byte() % 3),
+        }
+    }
+
+    fn char(&mut self) -> char {
+        char::from_u32(self.number() as u32 % 0x11_0000).unwrap_or('é')
+    }
+
+    fn text(&mut self) -> String {
+        match self.field {
+            // Few words, so that repeats are frequent.
+            "probe" | "what" | "why" | "subject" => ["a", "b"][self.below(2)].to_owned(),
+            "about" => About::ALL[self.below(About::ALL.len())].as_str().to_owned(),
+            "booted" => ["1970-01-01T00:00:00Z", "2026-05-28T20:26:40.123456789Z"][self.below(2)].to_owned(),
+            "affinity" | "irq_cores" | "napi_cores" | "steering" => {
+                CoreSet::new((0..self.below(5)).map(|_| u32::from(self.number() as u16))).to_string()
+            }
+            _ => match self.below(8) {
+                0 => "a\0b\n'\"".to_owned(),
+                length => (1..length).map(|_| if self.below(2) == 0 { 'a' } else { self.char() }).collect(),
+            },
+        }
+    }
+}
+
+macro_rules! numbers {
+    ($($deserialize:ident $visit:ident $type:ty,)*) => {
+        $(fn $deserialize<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+            visitor.$visit(self.number() as $type)
+        })*
+    };
+}
+
+impl<'de> Deserializer<'de> for &mut Answers {
+    type Error = Error;
+
+    numbers! {
+        deserialize_u8 visit_u8 u8,
+        deserialize_u32 visit_u32 u32,
+        deserialize_u64 visit_u64 u64,
+        deserialize_i8 visit_i8 i8,
+        deserialize_i32 visit_i32 i32,
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_bool(self.below(2) == 1)
+    }
+
+    fn deserialize_char<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_char(self.char())
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_string(self.text())
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_string(visitor)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        // Recordings are made of running nodes.
+        if self.field == "image" || self.below(2) == 0 { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let left = self.below(5);
+        visitor.visit_seq(Items { answers: self, left })
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, left: usize, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_seq(Items { answers: self, left })
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_map(Fields { answers: self, fields: fields.iter() })
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        let variant = self.below(variants.len()) as u32;
+        visitor.visit_enum(Variant { answers: self, variant })
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Error> {
+        Err(serde::de::Error::custom(format!("no value for the field {:?}", self.field)))
+    }
+
+    serde::forward_to_deserialize_any! {
+        i16 i64 i128 u16 u128 f32 f64 bytes byte_buf unit unit_struct tuple_struct map identifier ignored_any
+    }
+}
+
+struct Items<'a> {
+    answers: &'a mut Answers,
+    left: usize,
+}
+
+impl<'de> SeqAccess<'de> for Items<'_> {
+    type Error = Error;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Error> {
+        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+        self.left = left;
+        seed.deserialize(&mut *self.answers).map(Some)
+    }
+}
+
+struct Fields<'a> {
+    answers: &'a mut Answers,
+    fields: std::slice::Iter<'static, &'static str>,
+}
+
+impl<'de> MapAccess<'de> for Fields<'_> {
+    type Error = Error;
+
+    fn next_key_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Error> {
+        let Some(field) = self.fields.next() else { return Ok(None) };
+        self.answers.field = field;
+        let name: StrDeserializer<'_, Error> = field.into_deserializer();
+        seed.deserialize(name).map(Some)
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Error> {
+        seed.deserialize(&mut *self.answers)
+    }
+}
+
+struct Variant<'a> {
+    answers: &'a mut Answers,
+    variant: u32,
+}
+
+impl<'a, 'de> EnumAccess<'de> for Variant<'a> {
+    type Error = Error;
+    type Variant = &'a mut Answers;
+
+    fn variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<(T::Value, &'a mut Answers), Error> {
+        let number: U32Deserializer<Error> = self.variant.into_deserializer();
+        Ok((seed.deserialize(number)?, self.answers))
+    }
+}
+
+impl<'de> VariantAccess<'de> for &mut Answers {
+    type Error = Error;
+
+    fn unit_variant(self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Error> {
+        seed.deserialize(self)
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, left: usize, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_tuple(left, visitor)
+    }
+
+    fn struct_variant<V: Visitor<'de>>(self, fields: &'static [&'static str], visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_struct("", fields, visitor)
+    }
 }

@@ -204,15 +204,14 @@ fn sixty_thousand_zombies() {
         }
         let files = (0..5000).map(|i| PinningFile {
             path: Some(format!("/var/lib/containers/shm/{}/{i}", hex(&mut dice, 8))),
-            seen_by: None,
             mounted: true,
             filesystem: "tmpfs".into(),
             device: (0, 40),
             inode: 1000 + i,
             size: 1 << 20,
-            deleted: false,
             bytes: 50_000_000 - i * 4096,
             zombies: 12,
+            ..PinningFile::default()
         });
         let scan = ZombieScan {
             at: Time::from_secs(800_000),
@@ -226,10 +225,7 @@ fn sixty_thousand_zombies() {
             files: files.collect(),
             zombies,
             holds,
-            below: Vec::new(),
-            files_unseen: None,
-            truncated: None,
-            instead_of: Vec::new(),
+            ..ZombieScan::default()
         };
         println!("== {kind}: {}", scan.zombies[7].path);
         let dir = tempfile::tempdir().unwrap();

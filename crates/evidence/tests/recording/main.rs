@@ -1,8 +1,6 @@
 //! The recording from its users' view: what is written comes back, whatever happens to the writer, the disk or the file.
 
 mod any_evidence;
-mod any_units;
-mod any_zombies;
 mod cost;
 mod damaged;
 mod full_disk;

@@ -35,20 +35,18 @@ pub fn second(i: u64, cores: u32) -> Evidence {
             core: tid % 4,
             user_ticks: i * u64::from(tid),
             system_ticks: i,
-            minor_faults: 0,
-            major_faults: 0,
             sched: Some(SchedTimes { run_ns: i * 1_000_003, wait_ns: i, slices: i }),
+            ..ThreadSample::default()
         });
         seen.counters.push(Source::Softnet, &format!("cpu{tid}"), "processed", at(0), i * 1000);
     }
     seen.log.push(LogLine {
         at: at(0),
-        uncertainty_ns: 0,
         stamp_us: i,
         sequence: i,
         level: 4,
-        facility: 0,
         text: format!("second {i}"),
+        ..LogLine::default()
     });
     if i.is_multiple_of(20) {
         seen.zombie_scans.push(scan_of(at(5), 200 + i, 30, |z| format!("/ecs/ecs-agent-{z}")));
@@ -100,12 +98,9 @@ pub fn scan_of(at: Time, count: u64, files: u64, path: impl Fn(u64) -> String) -
         dead: Some(count),
         leaving: 1,
         zombies: (0..count).map(|i| zombie(i, path(i))).collect(),
-        below: Vec::new(),
         files: (0..files).map(file).collect(),
         holds: (0..count).map(hold).collect(),
-        files_unseen: None,
-        truncated: None,
-        instead_of: Vec::new(),
+        ..ZombieScan::default()
     }
 }
 

@@ -4,9 +4,7 @@ use crate::killed::write_and_kill;
 use crate::scratch::{second, snapshot};
 use coroner_evidence::recording::{NOT_RECORDED, PROBE, RecordingError, Span, Writer, read_span, segments};
 use coroner_evidence::tasks::SchedulingClass;
-use coroner_evidence::{
-    CgroupOwner, Clocks, Evidence, Node, Process, Source, Thread, ThreadKey, Time, Unit, UnitLogLine,
-};
+use coroner_evidence::{Clocks, Evidence, Node, Process, Source, Thread, ThreadKey, Time, Unit, UnitLogLine};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,19 +20,7 @@ fn at(i: u64) -> Time {
 }
 
 fn process(at: Time, pid: u32) -> Process {
-    Process {
-        at,
-        pid,
-        started: 5,
-        ppid: 1,
-        comm: format!("comm-{pid}"),
-        command: None,
-        kernel: false,
-        memory_cgroup: None,
-        cpu_cgroup: None,
-        owner: CgroupOwner::default(),
-        ray: None,
-    }
+    Process { at, pid, started: 5, ppid: 1, comm: format!("comm-{pid}"), ..Process::default() }
 }
 
 fn thread(at: Time, tid: u32) -> Thread {
@@ -43,11 +29,8 @@ fn thread(at: Time, tid: u32) -> Thread {
         key: ThreadKey { tid, started: 5 },
         pid: tid,
         comm: format!("comm-{tid}"),
-        kernel: false,
         class: SchedulingClass::Other,
-        rt_priority: 0,
-        nice: 0,
-        affinity: None,
+        ..Thread::default()
     }
 }
 

@@ -7,6 +7,7 @@ use coroner_evidence::Evidence;
 
 use super::object::Failure;
 use crate::Root;
+use crate::cgroups::parse_release;
 
 /// Why our BPF programs cannot run here, and what would help.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,8 +45,8 @@ impl Blind {
     }
 }
 
-const CAP_SYS_ADMIN: u32 = 21;
-const CAP_PERFMON: u32 = 38;
+pub(crate) const CAP_SYS_ADMIN: u32 = 21;
+pub(crate) const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
 /// Whether this process may load BPF programs that read kernel memory.
@@ -80,13 +81,10 @@ impl Standing {
     }
 
     fn read(root: &Root) -> Standing {
-        let status = root.read("/proc/thread-self/status").or_else(|_| root.read("/proc/self/status"));
         Standing {
-            capabilities: status.ok().and_then(|text| effective(&text)),
-            version: root.read_line("/proc/sys/kernel/osrelease").and_then(|text| version(&text)),
-            confidential: root
-                .read_line("/sys/kernel/security/lockdown")
-                .is_some_and(|text| text.contains("[confidentiality]")),
+            capabilities: effective_capabilities(root),
+            version: root.read_line("/proc/sys/kernel/osrelease").and_then(|text| parse_release(&text)),
+            confidential: is_confidential(root),
         }
     }
 
@@ -168,14 +166,19 @@ impl Standing {
     }
 }
 
+/// Whether kernel lockdown keeps kernel memory confidential.
+pub(crate) fn is_confidential(root: &Root) -> bool {
+    root.read_line("/sys/kernel/security/lockdown").is_some_and(|modes| modes.contains("[confidentiality]"))
+}
+
+pub(crate) fn effective_capabilities(root: &Root) -> Option<u64> {
+    let status = root.read("/proc/thread-self/status").or_else(|_| root.read("/proc/self/status"));
+    effective(&status.ok()?)
+}
+
 fn effective(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()
-}
-
-pub(super) fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 fn chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
@@ -283,7 +286,7 @@ mod tests {
         #[test]
         fn any_status_and_release(text in "(CapEff:\\s*[0-9a-fx]{0,20}\n|.{0,20}\n){0,5}") {
             effective(&text);
-            version(&text);
+            parse_release(&text);
         }
     }
 }

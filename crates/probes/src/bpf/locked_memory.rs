@@ -27,7 +27,7 @@ impl Drop for LockedMemory {
 /// An unknown version counts as new: the limit stays, and the kernel reports an error if it is too small.
 fn counts(release: &[u8]) -> bool {
     let text = String::from_utf8_lossy(release);
-    super::blind::version(&text).is_some_and(|version| version < (5, 11))
+    crate::cgroups::parse_release(&text).is_some_and(|version| version < (5, 11))
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ mod program;
 mod syscalls;
 
 pub use blind::{Blind, Reason, Standing};
+pub(crate) use blind::{CAP_PERFMON, CAP_SYS_ADMIN, effective_capabilities, is_confidential};
 pub(crate) use committed::bpf_object;
 pub use kernel_types::KernelTypes;
 pub use object::{Failure, Object};

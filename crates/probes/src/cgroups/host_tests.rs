@@ -3,6 +3,7 @@
 //! These tests read node-wide counts, so they take turns and compare before with after.
 
 use super::*;
+use crate::test_tree::wait_for;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -102,14 +103,6 @@ fn census() -> CgroupCensus {
     let mut evidence = Evidence::default();
     Cgroups::new(Root::live()).look(now(), None, &mut evidence);
     evidence.cgroup_censuses.pop().expect("the node has memory cgroups")
-}
-
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(180), "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Allowance for other cgroups created meanwhile: far fewer than we make.

@@ -30,6 +30,7 @@ pub use control::Reread;
 use directories::MAX_DIRECTORIES;
 use mounts::Hierarchy;
 use stat_read::StatReader;
+pub(crate) use stat_read::parse_release;
 
 /// A walk is repeated only after this many times its CPU time: at most 2 % of a core.
 const WALK_SHARE: u32 = 50;
@@ -39,7 +40,7 @@ const WALK_SHARE: u32 = 50;
 const UNPROMPTED_WALK_SHARE: u32 = 500;
 const UNPROMPTED_WALK_EVERY: Duration = Duration::from_secs(10);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Cgroups {
     root: Root,
     /// `None` before the first look.
@@ -74,14 +75,7 @@ struct Told {
 
 impl Cgroups {
     pub fn new(root: Root) -> Cgroups {
-        Cgroups {
-            root,
-            found: None,
-            last_walk: None,
-            told: Told::default(),
-            control: Control::default(),
-            stat_reader: StatReader::default(),
-        }
+        Cgroups { root, ..Cgroups::default() }
     }
 
     /// Makes the next look report everything like the first. A hanging timed read is not forgotten.

@@ -160,7 +160,7 @@ fn is_controller(option: &str) -> bool {
 }
 
 /// mangle() in fs/seq_file.c writes space, tab, newline, backslash and # as three octal digits.
-fn unescape(field: &str) -> String {
+pub(crate) fn unescape(field: &str) -> String {
     let bytes = field.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());
     let mut i = 0;
@@ -223,20 +223,15 @@ mod tests {
 
     #[test]
     fn of_two_mounts_of_a_hierarchy_the_whole_one_wins() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = Root::at(dir.path());
-        for (path, text) in [
+        let dir = crate::test_tree::tree(&[
             (
                 "proc/self/mountinfo",
                 "1 0 0:1 / /part rw - cgroup cgroup rw,memory\n2 0 0:1 /.. /longer/whole rw - cgroup cgroup rw,memory\n",
             ),
             ("part/tasks", ""),
             ("longer/whole/release_agent", ""),
-        ] {
-            let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
+        ]);
+        let root = Root::at(dir.path());
         let mut evidence = Evidence::default();
         let mounts = find(&root, &mut evidence);
         assert_eq!(mounts.len(), 1);

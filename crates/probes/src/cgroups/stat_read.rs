@@ -262,11 +262,7 @@ mod tests {
 
     fn node(kernel: &str, tracked: u64) -> (tempfile::TempDir, Root, Hierarchy) {
         let dir = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
+        let write = |path: &str, text: &str| crate::test_tree::write(dir.path(), path, text);
         write("proc/sys/kernel/osrelease", kernel);
         write("proc/cgroups", &format!("#subsys_name\thierarchy\tnum_cgroups\tenabled\nmemory\t4\t{tracked}\t1\n"));
         write("m/memory.stat", "cache 1\n");

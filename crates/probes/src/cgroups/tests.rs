@@ -8,11 +8,7 @@ struct Tree(tempfile::TempDir);
 
 impl Tree {
     fn new(files: &[(&str, &str)]) -> Tree {
-        let tree = Tree(tempfile::tempdir().unwrap());
-        for (path, text) in files {
-            tree.write(path, text);
-        }
-        tree
+        Tree(crate::test_tree::tree(files))
     }
 
     fn path(&self) -> &Path {
@@ -20,9 +16,7 @@ impl Tree {
     }
 
     fn write(&self, path: &str, text: &str) {
-        let path = self.path().join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        crate::test_tree::write(self.path(), path, text);
     }
 
     fn mkdir(&self, path: &str) {

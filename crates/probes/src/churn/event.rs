@@ -84,11 +84,11 @@ pub(super) fn parse(bytes: &[u8; EVENT_BYTES]) -> Option<Event> {
     Some(Event { at: Time(long(bytes, 0)), kind, id: long(bytes, 8), path, chain })
 }
 
-fn word(bytes: &[u8; EVENT_BYTES], at: usize) -> u32 {
+pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
 }
 
-fn long(bytes: &[u8; EVENT_BYTES], at: usize) -> u64 {
+pub(crate) fn long(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
 

@@ -243,17 +243,14 @@ fn fast_actor() {
 
 /// Starts a reader in a thread that keeps only these capabilities.
 fn start_with(keep: rustix::thread::CapabilitySet) -> (Option<Way>, Evidence) {
-    let thread = std::thread::spawn(move || {
-        let sets = rustix::thread::CapabilitySets { effective: keep, permitted: keep, inheritable: keep };
-        rustix::thread::set_capabilities(None, sets).unwrap();
+    crate::test_tree::with_capabilities(keep, || {
         let mut evidence = Evidence::default();
         let mut reader = ChurnReader::start(&Root::live(), &ChurnOptions::default());
         reader.look(now(), &mut evidence);
         let way = reader.way();
         reader.finish(now(), &mut evidence);
         (way, evidence)
-    });
-    thread.join().unwrap()
+    })
 }
 
 #[test]

@@ -6,7 +6,7 @@ use aya::maps::{Array, MapData, MapError, Queue};
 
 use super::event::{self, EVENT_BYTES, Event};
 use crate::Root;
-use crate::bpf::{Attached, Blind, Failure, KernelTypes, Object, Reason, Standing, bpf_object};
+use crate::bpf::{Attached, Blind, Failure, KernelTypes, Object, Standing, bpf_object};
 
 /// The programs and their tracepoints.
 const PROGRAMS: [(&str, &CStr); 3] =
@@ -28,13 +28,6 @@ pub(super) struct Programs {
 
 impl Programs {
     pub fn attach(root: &Root, hierarchy: u32) -> Result<Programs, Blind> {
-        if !cfg!(all(target_endian = "little", target_pointer_width = "64")) {
-            return Err(Blind::new(
-                Reason::Kernel,
-                "the BPF programs are built for 64-bit little-endian machines only",
-                "use an x86-64 or arm64 node",
-            ));
-        }
         let standing = Standing::check(root)?;
         let object = bpf_object!("churn.o");
         let types = KernelTypes::of_running_kernel(&[object]).map_err(|e| standing.no_btf(&e))?;

@@ -206,11 +206,7 @@ mod tests {
     #[test]
     fn makers_are_described_from_proc() {
         let dir = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
+        let write = |path: &str, text: &str| crate::test_tree::write(dir.path(), path, text);
         write("proc/40/comm", "bash\n");
         write("proc/40/cmdline", &format!("bash\0-c\0{}\0", "x".repeat(5000)));
         write("proc/40/cgroup", "4:memory:/system.slice/ecs.service\n0::/\n");

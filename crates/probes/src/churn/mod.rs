@@ -31,7 +31,7 @@ use crate::Root;
 use crate::root::now;
 use crate::zombies::{Blind, Reason};
 use event::EventKind;
-pub(crate) use event::text_until_nul;
+pub(crate) use event::{long, text_until_nul, word};
 use kernel::Programs;
 use makers::Makers;
 use tally::Tally;

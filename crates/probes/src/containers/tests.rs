@@ -1,15 +1,10 @@
 use super::*;
 use crate::Root;
+use crate::test_tree::write;
 use coroner_evidence::Container;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-
-fn write(root: &Path, path: &str, text: &str) {
-    let path = root.join(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, text).unwrap();
-}
 
 fn seen(root: &Path) -> Evidence {
     let mut evidence = Evidence::default();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::test_tree::{seen, tree};
 use proptest::prelude::*;
 use std::fmt::Write;
 use std::time::Instant;
@@ -8,18 +9,10 @@ const STAT_TEXT: &str = "cpu  42950 0 9642 156259 863 0 102 215 0 0\n\
     cpu3 21983 0 6198 76103 554 0 90 124 0 0\n\
     intr 307853 0 0\nctxt 387353\nbtime 1794773000\n";
 
-fn tree(name: &str, text: &str) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("proc")).unwrap();
-    std::fs::write(dir.path().join("proc").join(name), text).unwrap();
-    dir
-}
-
 #[test]
 fn an_offline_core_is_absent() {
-    let dir = tree("stat", STAT_TEXT);
-    let mut evidence = Evidence::default();
-    CoreTimeReader::new(&Root::at(dir.path())).look(Time(5), &mut evidence);
+    let dir = tree(&[(STAT, STAT_TEXT)]);
+    let evidence = seen(dir.path(), |root, evidence| CoreTimeReader::new(root).look(Time(5), evidence));
     let [times] = evidence.core_times.as_slice() else { panic!("{evidence:?}") };
     assert_eq!(times.at, Time(5));
     assert_eq!(times.cores.iter().map(|c| c.core).collect::<Vec<_>>(), [0, 3]);
@@ -40,7 +33,7 @@ fn an_offline_core_is_absent() {
 
 #[test]
 fn a_core_that_goes_offline_disappears_and_returns() {
-    let dir = tree("stat", STAT_TEXT);
+    let dir = tree(&[(STAT, STAT_TEXT)]);
     let mut reader = CoreTimeReader::new(&Root::at(dir.path()));
     let mut evidence = Evidence::default();
     reader.look(Time(1), &mut evidence);
@@ -56,8 +49,7 @@ fn a_core_that_goes_offline_disappears_and_returns() {
 #[test]
 fn unreadable_files_are_unseen_not_zero() {
     let dir = tempfile::tempdir().unwrap();
-    let mut evidence = Evidence::default();
-    CoreTimeReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+    let evidence = seen(dir.path(), |root, evidence| CoreTimeReader::new(root).look(Time(1), evidence));
     assert!(evidence.core_times.is_empty());
     assert!(evidence.why_unseen(probe::CORES).unwrap().why.contains("proc/stat"));
 
@@ -121,9 +113,8 @@ const SCHEDSTAT_15: &str = "version 15\ntimestamp 4294937376\n\
 fn schedstat_of_versions_15_to_17() {
     let v17 = SCHEDSTAT_15.replace("version 15", "version 17").replace("domain0 ", "domain0 MC ");
     for text in [SCHEDSTAT_15, &SCHEDSTAT_15.replace("version 15", "version 16"), &v17] {
-        let dir = tree("schedstat", text);
-        let mut evidence = Evidence::default();
-        SchedstatReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+        let dir = tree(&[(SCHEDSTAT, text)]);
+        let evidence = seen(dir.path(), |root, evidence| SchedstatReader::new(root).look(Time(1), evidence));
         let last = |core, name| evidence.counters.last(Source::Schedstat, core, name);
         assert_eq!(last("cpu0", "run_ns"), Some(700));
         assert_eq!(last("cpu1", "wait_ns"), Some(801));
@@ -135,12 +126,11 @@ fn schedstat_of_versions_15_to_17() {
 #[test]
 fn missing_schedstat_is_not_noted_but_a_malformed_one_is() {
     let dir = tempfile::tempdir().unwrap();
-    let mut evidence = Evidence::default();
-    SchedstatReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+    let evidence = seen(dir.path(), |root, evidence| SchedstatReader::new(root).look(Time(1), evidence));
     assert_eq!(evidence, Evidence::default());
 
-    let dir = tree("schedstat", "version 14\ncpu0 1 2 3 4 5 6 7 8 9 10 11 12\n");
-    SchedstatReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+    let dir = tree(&[(SCHEDSTAT, "version 14\ncpu0 1 2 3 4 5 6 7 8 9 10 11 12\n")]);
+    let evidence = seen(dir.path(), |root, evidence| SchedstatReader::new(root).look(Time(1), evidence));
     assert!(evidence.counters.is_empty());
     assert!(evidence.why_unseen(probe::RUN_QUEUE).unwrap().why.contains("version 15"));
 }

@@ -1,6 +1,6 @@
 //! The kernel's counts for the children of one process with the same name.
 
-use crate::churn::text_until_nul;
+use crate::churn::{long, text_until_nul, word};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Counts {
@@ -59,14 +59,6 @@ fn ending(status: u32) -> (Option<i32>, Option<i32>) {
         0 => (Some((status >> 8 & 0xff) as i32), None),
         signal => (None, Some(signal as i32)),
     }
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
-}
-
-fn long(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
 
 #[cfg(test)]

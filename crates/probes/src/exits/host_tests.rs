@@ -200,17 +200,14 @@ fn failures_beyond_the_maps_are_reported_by_number() {
 
 /// Starts a reader in a thread that keeps only these capabilities.
 fn start_with_capabilities(keep: CapabilitySet) -> (bool, Evidence) {
-    let thread = std::thread::spawn(move || {
-        let sets = rustix::thread::CapabilitySets { effective: keep, permitted: keep, inheritable: keep };
-        rustix::thread::set_capabilities(None, sets).unwrap();
+    crate::test_tree::with_capabilities(keep, || {
         let mut evidence = Evidence::default();
         let mut reader = ExitReader::start(&Root::live());
         let sees = reader.sees();
         reader.look(now(), &mut evidence);
         reader.finish(now(), &mut evidence);
         (sees, evidence)
-    });
-    thread.join().unwrap()
+    })
 }
 
 #[test]

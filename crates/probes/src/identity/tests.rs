@@ -1,23 +1,11 @@
 use super::*;
+use crate::test_tree::{link, write};
 use coroner_evidence::Time;
 use proptest::prelude::*;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 const MACHINE_ID: &str = "0123456789abcdef0123456789abcdef";
-
-fn write(root: &Path, path: &str, text: &str) {
-    let path = root.join(path.trim_start_matches('/'));
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(path, text).unwrap();
-}
-
-fn link(root: &Path, path: &str, target: impl AsRef<Path>) {
-    let path = root.join(path.trim_start_matches('/'));
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    symlink(target, path).unwrap();
-}
 
 /// A GPU node of a Kubernetes cluster with Ray, as seen by root on the node.
 fn node() -> tempfile::TempDir {

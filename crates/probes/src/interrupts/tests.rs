@@ -1,4 +1,5 @@
 use super::*;
+use crate::test_tree::{seen, tree};
 use proptest::prelude::*;
 use std::fmt::Write;
 use std::time::Instant;
@@ -14,13 +15,6 @@ const OLD_TEXT: &str = "            CPU0       CPU1       \n\
     \x20 0:         44          0   IO-APIC-edge      timer\n\
     \x2027:          0     123456   PCI-MSI-edge      eth0-Tx-Rx-5\n\
     LOC:      81700      84480   Local timer interrupts\n";
-
-fn tree(text: &str) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("proc")).unwrap();
-    std::fs::write(dir.path().join("proc/interrupts"), text).unwrap();
-    dir
-}
 
 fn points(evidence: &Evidence, core: &str, name: &str) -> Vec<(u64, u64)> {
     evidence.counters.points(Source::Interrupts, core, name).iter().map(|p| (p.at.0, p.value)).collect()
@@ -50,7 +44,7 @@ fn old_kernels_pad_differently() {
 
 #[test]
 fn a_machine_wide_count_is_attributed_to_no_core() {
-    let dir = tree(TEXT);
+    let dir = tree(&[("proc/interrupts", TEXT)]);
     let mut evidence = Evidence::default();
     let mut reader = InterruptReader::new(&Root::at(dir.path()));
     reader.look(Time(1), &mut evidence);
@@ -70,7 +64,7 @@ fn a_machine_wide_count_is_attributed_to_no_core() {
 
 #[test]
 fn a_count_that_changes_is_preceded_by_its_previous_value() {
-    let dir = tree(TEXT);
+    let dir = tree(&[("proc/interrupts", TEXT)]);
     let mut reader = InterruptReader::new(&Root::at(dir.path()));
     let mut evidence = Evidence::default();
     for at in 1..=2 {
@@ -89,7 +83,7 @@ fn a_count_that_changes_is_preceded_by_its_previous_value() {
 
 #[test]
 fn an_interrupt_that_appears_was_at_zero_before() {
-    let dir = tree(TEXT);
+    let dir = tree(&[("proc/interrupts", TEXT)]);
     let mut reader = InterruptReader::new(&Root::at(dir.path()));
     let mut evidence = Evidence::default();
     reader.look(Time(1), &mut evidence);
@@ -109,7 +103,7 @@ fn an_interrupt_that_appears_was_at_zero_before() {
 
 #[test]
 fn a_core_that_comes_online_starts_with_its_current_count() {
-    let dir = tree(TEXT);
+    let dir = tree(&[("proc/interrupts", TEXT)]);
     let mut reader = InterruptReader::new(&Root::at(dir.path()));
     let mut evidence = Evidence::default();
     reader.look(Time(1), &mut evidence);
@@ -130,9 +124,8 @@ fn more_counts_than_columns_are_ignored() {
 
 #[test]
 fn parse_errors_are_reported() {
-    let dir = tree("nothing here\n");
-    let mut evidence = Evidence::default();
-    InterruptReader::new(&Root::at(dir.path())).look(Time(1), &mut evidence);
+    let dir = tree(&[(INTERRUPTS, "nothing here\n")]);
+    let evidence = seen(dir.path(), |root, evidence| InterruptReader::new(root).look(Time(1), evidence));
     assert!(evidence.counters.is_empty());
     assert!(evidence.why_unseen(probe::INTERRUPTS).unwrap().why.contains("line 1"));
 
@@ -193,7 +186,7 @@ fn generated(cores: usize, devices: usize, round: u64) -> String {
 
 #[test]
 fn takes_192_cores_and_600_lines() {
-    let dir = tree(&generated(192, 600, 0));
+    let dir = tree(&[(INTERRUPTS, &generated(192, 600, 0))]);
     let mut reader = InterruptReader::new(&Root::at(dir.path()));
     let mut evidence = Evidence::default();
     for round in 0..4u64 {

@@ -37,7 +37,7 @@ const APART_AT_BOOT: Duration = Duration::from_millis(100);
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 
 /// Reads the kernel log.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct KernelLog {
     root: Root,
     pretend_kernel: bool,
@@ -62,16 +62,7 @@ struct Distance {
 
 impl KernelLog {
     pub fn new(root: Root) -> KernelLog {
-        KernelLog {
-            root,
-            pretend_kernel: false,
-            log: None,
-            is_device: false,
-            rest: Vec::new(),
-            next_sequence: None,
-            drained: None,
-            distance: None,
-        }
+        KernelLog { root, ..KernelLog::default() }
     }
 
     /// **For tests only.** Treats lines that root wrote to /dev/kmsg (facility 1, user) as the kernel's own, so that a test can

@@ -272,19 +272,17 @@ fn user_time_and_sleep_are_not_kernel_work() {
 
 #[test]
 fn without_the_capability_the_reason_is_reported() {
-    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    use rustix::thread::CapabilitySet;
     let Some(_lock) = HostLock::take_as_root() else { return };
     let try_with = |keep: CapabilitySet| {
-        let thread = std::thread::spawn(move || {
-            set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: keep }).unwrap();
+        crate::test_tree::with_capabilities(keep, || {
             let mut evidence = Evidence::default();
             let now = crate::root::now;
             let sampler = KernelSampler::start(&Root::live(), RATE_HZ, Naming::Always, now(), &mut evidence);
             let sampling = sampler.is_sampling();
             sampler.finish(now(), &mut evidence);
             (sampling, evidence)
-        });
-        thread.join().unwrap()
+        })
     };
     let setting = |name: &str| std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
     let (sampling, evidence) = try_with(CapabilitySet::PERFMON | CapabilitySet::SYSLOG);

@@ -88,7 +88,7 @@ impl KernelSampler {
             spent: Duration::ZERO,
         };
         if !root.is_live() {
-            blind::not_live(evidence);
+            blind::SAMPLED.not_live(evidence);
             return sampler;
         }
         sampler.follow_cores(evidence);
@@ -188,7 +188,7 @@ impl KernelSampler {
         let Some(online) = online(&self.root) else {
             // Known cores continue.
             if !self.is_sampling() {
-                blind::no_cores(&format!("{ONLINE} does not list the cores"), evidence);
+                blind::SAMPLED.no_cores(&format!("{ONLINE} does not list the cores"), evidence);
             }
             return;
         };
@@ -197,7 +197,7 @@ impl KernelSampler {
         // An idle core need not tick, and one in user code produces no samples.
         let wanted = EventRequest { attributes, ring_bytes: ring_bytes(self.rate_hz), always_ticks: false };
         if let Err(refused) = self.cores.follow(&online, &wanted, clock(ClockId::Monotonic)) {
-            blind::refused(&self.root, &refused, evidence);
+            blind::SAMPLED.refused(&self.root, &refused, evidence);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::root::now;
+use crate::test_tree::{self, wait_for};
 use coroner_evidence::{CoreSet, NicQueue, QueueKind};
 use std::fs;
 use std::process::Command;
@@ -30,7 +31,7 @@ impl VethPair {
         // A veth has NAPIs only with GRO (or XDP).
         run(format!("ip netns exec {b} ethtool -K {vb} gro on"));
         run(format!("ip netns exec {b} sh -c 'echo 1 > /sys/class/net/{vb}/threaded'"));
-        wait_until("the link is up", || {
+        wait_for("the link is up", || {
             let state = Command::new("ip").args(["-n", b, "link", "show", vb]).output().unwrap().stdout;
             String::from_utf8_lossy(&state).contains("state UP")
         });
@@ -43,14 +44,6 @@ impl Drop for VethPair {
         for name in &self.names {
             let _ = Command::new("ip").args(["netns", "del", name]).status();
         }
-    }
-}
-
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + Duration::from_secs(180);
-    while !condition() {
-        assert!(std::time::Instant::now() < deadline, "timed out waiting until {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -157,7 +150,7 @@ fn a_napi_thread_in_another_namespace_is_found_with_its_core() {
         let send = "exec 3<>/dev/udp/10.77.0.2/9; for i in 1 2 3 4 5; do echo x >&3; done";
         run(&format!("ip netns exec {} bash -c '{send}'; ip -n {} addr flush dev va", pair.names[0], pair.names[0]));
         let subject = format!("{} in netns {}", pair.device, pair.names[1]);
-        wait_until("five packets are counted", || {
+        wait_for("five packets are counted", || {
             reader.look_counters(now(), &mut evidence);
             evidence.counters.moved(Source::NicStatistics, &subject, "rx_packets").is_some_and(|n| n >= 5)
         });
@@ -168,7 +161,7 @@ fn a_napi_thread_in_another_namespace_is_found_with_its_core() {
     // We hold no reference to the namespace: its devices are gone once its name is removed.
     let comm = format!("/proc/{}/comm", threads[0]);
     drop(pair);
-    wait_until("the namespace is gone", || !fs::read_to_string(&comm).is_ok_and(|comm| comm.starts_with("napi/vb")));
+    wait_for("the namespace is gone", || !fs::read_to_string(&comm).is_ok_and(|comm| comm.starts_with("napi/vb")));
 }
 
 #[test]
@@ -208,16 +201,8 @@ fn counters_agree_with_ethtool_and_sysfs() {
 #[test]
 fn devices_of_a_tree_are_mapped_by_name() {
     let dir = tempfile::tempdir().unwrap();
-    let write = |path: &str, text: &str| {
-        let path = dir.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    };
-    let link = |target: &str, path: &str| {
-        let path = dir.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::os::unix::fs::symlink(target, path).unwrap();
-    };
+    let write = |path: &str, text: &str| test_tree::write(dir.path(), path, text);
+    let link = |target: &str, path: &str| test_tree::link(dir.path(), path, target);
     let pci = "sys/devices/pci0000:20/0000:20:03.0";
     write(&format!("{pci}/msi_irqs/61"), "msix\n");
     link("../../../bus/pci/drivers/ena", &format!("{pci}/driver"));

@@ -1,14 +1,9 @@
 use super::*;
 use crate::Root;
+use crate::test_tree::write as put;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-
-fn put(dir: &Path, path: &str, bytes: impl AsRef<[u8]>) {
-    let path = dir.join(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, bytes).unwrap();
-}
 
 fn tree(dir: &Path) -> Tree {
     Tree::open(&Root::at(dir)).unwrap()

@@ -2,23 +2,48 @@
 
 use std::io;
 
-use crate::Root;
+use coroner_evidence::Evidence;
 
-const CAP_SYS_ADMIN: u32 = 21;
-const CAP_PERFMON: u32 = 38;
+use super::cores::Refused;
+use crate::Root;
+use crate::bpf::{CAP_PERFMON, CAP_SYS_ADMIN, effective_capabilities, is_confidential};
+
+/// What is sampled, worded for [`Evidence::unseen`].
+pub(crate) struct Sampled {
+    pub probe: &'static str,
+    pub what: &'static str,
+}
+
+impl Sampled {
+    pub fn not_live(&self, evidence: &mut Evidence) {
+        let why = "this is a directory tree, not the running node";
+        evidence.unseen(self.probe, self.what, why, "run on the node itself");
+    }
+
+    pub fn no_cores(&self, why: &str, evidence: &mut Evidence) {
+        evidence.unseen(self.probe, self.what, why, "run where /sys is mounted");
+    }
+
+    /// perf_event_open or mapping its ring failed.
+    pub fn refused(&self, root: &Root, refused: &Refused, evidence: &mut Evidence) {
+        let Refused { error, blind, cores } = refused;
+        let of_cores = if blind < cores { format!(", on {blind} of {cores} cores") } else { String::new() };
+        let (why, how_to_see) = explain(root, error);
+        evidence.unseen(self.probe, format!("{}{of_cores}", self.what), why, how_to_see);
+    }
+}
 
 /// perf_event_open or mapping its ring failed: why, and what to do.
-pub(crate) fn explain(root: &Root, error: &io::Error) -> (String, &'static str) {
+fn explain(root: &Root, error: &io::Error) -> (String, &'static str) {
     const PRIVILEGES: &str = "run as root, or with CAP_PERFMON and CAP_SYSLOG (CAP_SYS_ADMIN before Linux 5.8); in a container: --privileged";
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {
-            let locked = root.read_line("/sys/kernel/security/lockdown");
-            if locked.is_some_and(|modes| modes.contains("[confidentiality]")) {
+            if is_confidential(root) {
                 let why = "kernel lockdown is in confidentiality mode: sampling is not allowed";
                 return (why.to_owned(), "boot with lockdown=integrity, or without lockdown");
             }
-            let status = root.read("/proc/thread-self/status").or_else(|_| root.read("/proc/self/status"));
-            if may_sample(status.as_deref().unwrap_or_default()) {
+            let may_sample = |set: u64| set >> CAP_SYS_ADMIN & 1 == 1 || set >> CAP_PERFMON & 1 == 1;
+            if effective_capabilities(root).is_some_and(may_sample) {
                 let why = format!(
                     "perf_event_open: {error}; the process has the capabilities, so seccomp or a security module forbids it"
                 );
@@ -38,12 +63,6 @@ pub(crate) fn explain(root: &Root, error: &io::Error) -> (String, &'static str) 
         }
         _ => (format!("perf_event_open: {error}"), PRIVILEGES),
     }
-}
-
-/// By the effective capabilities of /proc/PID/status.
-fn may_sample(status: &str) -> bool {
-    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
-    effective.is_some_and(|set| set >> CAP_SYS_ADMIN & 1 == 1 || set >> CAP_PERFMON & 1 == 1)
 }
 
 #[cfg(test)]
@@ -67,5 +86,14 @@ mod tests {
         assert!(why(&[rich, paranoid], libc::EPERM).contains("seccomp"));
         assert!(why(&[rich, locked], libc::EPERM).contains("lockdown"));
         assert!(why(&[], libc::EMFILE).contains("one file descriptor per core"));
+    }
+
+    #[test]
+    fn cores_that_cannot_be_sampled_are_counted() {
+        let mut evidence = Evidence::default();
+        let error = io::Error::from_raw_os_error(libc::EMFILE);
+        let sampled = Sampled { probe: "samples", what: "stacks" };
+        sampled.refused(&Root::live(), &Refused { error, blind: 3, cores: 192 }, &mut evidence);
+        assert_eq!(evidence.unseen[0].what, "stacks, on 3 of 192 cores");
     }
 }

@@ -13,7 +13,6 @@
 //! **A starved core** cannot keep us from reading: any core can read its ring. We wait for a core only to start or change its
 //! event, which that core itself must do.
 
-mod blind;
 mod event;
 #[cfg(test)]
 mod host_tests;
@@ -21,13 +20,16 @@ mod host_tests;
 use std::io;
 use std::time::Duration;
 
-use coroner_evidence::{CoreSet, Evidence};
+use coroner_evidence::{CoreSet, Evidence, probe};
 use rustix::time::ClockId;
 
 use crate::perf;
+use crate::perf::blind::Sampled;
 use crate::perf::cores::{EventRequest, ONLINE, SampledCores, online};
 use crate::root::{Root, clock};
 use event::{Extras, SAMPLE_TYPE, Ticker};
+
+const SAMPLED: Sampled = Sampled { probe: probe::SAMPLES, what: "which functions run on each core (stack samples)" };
 
 pub use crate::perf::cores::CoreLosses;
 
@@ -76,11 +78,11 @@ impl Sampler {
             cores: SampledCores::default(),
         };
         if !root.is_live() {
-            blind::not_live(evidence);
+            SAMPLED.not_live(evidence);
             return sampler;
         }
         let Some(online) = online(root) else {
-            blind::no_cores(&format!("{ONLINE} does not list the cores"), evidence);
+            SAMPLED.no_cores(&format!("{ONLINE} does not list the cores"), evidence);
             return sampler;
         };
         perf::more_files(2 * online.len());
@@ -153,7 +155,7 @@ impl Sampler {
             always_ticks: self.ticker == Ticker::CpuClock,
         };
         if let Err(refused) = self.cores.follow(online, &wanted, clock(ClockId::Monotonic)) {
-            blind::refused(&self.root, &refused, evidence);
+            SAMPLED.refused(&self.root, &refused, evidence);
         }
     }
 
@@ -184,7 +186,6 @@ fn ring_bytes(cores: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coroner_evidence::probe;
 
     #[test]
     fn rings_are_bounded_together() {

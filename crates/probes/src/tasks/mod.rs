@@ -51,7 +51,7 @@ const MANY_PROCESSES: usize = 500;
 /// At most a dozen hierarchies per process, each with a path of at most 4096 bytes.
 const MAX_CGROUP_FILE: usize = 64 << 10;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct TaskReader {
     root: Root,
     node: Option<(ProcDir, ThreadFiles)>,
@@ -102,19 +102,7 @@ impl TaskReader {
     pub fn new(root: Root) -> TaskReader {
         let open_files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
         let max_kept_open = usize::try_from(open_files / 8).unwrap_or(MAX_KEPT_OPEN).min(MAX_KEPT_OPEN);
-        TaskReader {
-            root,
-            node: None,
-            known: KnownTasks::default(),
-            describer: Describer::default(),
-            newest_tid: None,
-            loadavg: None,
-            max_kept_open,
-            pids: Vec::new(),
-            tids: Vec::new(),
-            since_listing: 0,
-            notes: Notes::default(),
-        }
+        TaskReader { root, max_kept_open, ..TaskReader::default() }
     }
 
     /// Threads seen at the last full look.

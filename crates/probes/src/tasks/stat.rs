@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use coroner_evidence::tasks::SchedTimes;
 
 use crate::ParseError;
+pub(super) use crate::counter_file::decimal as parse_u64;
 
 /// include/linux/sched.h; the flags are field 9 of `stat`.
 const PF_KTHREAD: u64 = 0x0020_0000;
@@ -100,16 +101,6 @@ pub fn parse_tgid(status: &[u8]) -> Option<u32> {
 pub fn status_line<'a>(status: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(key))?;
     Some(line.trim_ascii())
-}
-
-pub fn parse_u64(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
-    }
-    text.iter().try_fold(0u64, |number, digit| {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })
 }
 
 fn parse_nice(text: &[u8]) -> Option<i8> {

@@ -2,7 +2,7 @@ use std::fs;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{Evidence, ThreadSample, Time, probe};
@@ -10,6 +10,7 @@ use coroner_evidence::{Evidence, ThreadSample, Time, probe};
 use super::TaskReader;
 use crate::Root;
 use crate::root::now;
+use crate::test_tree::{wait_for, write};
 
 /// A small /proc.
 struct Tree(tempfile::TempDir);
@@ -54,9 +55,7 @@ impl Tree {
     }
 
     fn write(&self, path: &str, text: impl AsRef<[u8]>) {
-        let path = self.0.path().join("proc").join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        write(&self.0.path().join("proc"), path, text);
     }
 
     fn remove(&self, pid: u32) {
@@ -320,15 +319,6 @@ fn a_missing_proc_is_reported() {
 }
 
 // The real node.
-
-/// Polls until the condition holds.
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < Duration::from_secs(180), "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// A thread of this process that spins until dropped.
 struct Spinner {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::test_tree::write as put;
 use proptest::prelude::*;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,12 +7,6 @@ use std::path::Path;
 
 fn tree(dir: &Path) -> Tree {
     Tree::open(&Root::at(dir)).unwrap()
-}
-
-fn put(dir: &Path, path: &str, text: &str) {
-    let path = dir.join(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, text).unwrap();
 }
 
 #[test]

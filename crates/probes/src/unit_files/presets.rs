@@ -69,17 +69,13 @@ impl Presets {
 mod tests {
     use super::*;
     use crate::Root;
+    use crate::test_tree::write;
     use proptest::prelude::*;
-    use std::fs;
 
     #[test]
     fn the_first_rule_of_the_highest_directory_decides() {
         let dir = tempfile::tempdir().unwrap();
-        let put = |path: &str, text: &str| {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
+        let put = |path: &str, text: &str| write(dir.path(), path, text);
         put("usr/lib/systemd/system-preset/90-distro.preset", "enable ssh*\n# disable ssh*\ndisable *\n");
         put("usr/lib/systemd/system-preset/50-cloud.preset", "enable ecs.service\nenable getty@.service tty1 tty2\n");
         put("etc/systemd/system-preset/10-site.preset", "disable ecs.service\nignore mine.service\n");

@@ -1,20 +1,8 @@
 use super::*;
+use crate::test_tree::{link, write as put};
 use coroner_evidence::Preset;
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::Path;
-
-fn put(dir: &Path, path: &str, text: &str) {
-    let path = dir.join(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, text).unwrap();
-}
-
-fn link(dir: &Path, path: &str, target: &str) {
-    let path = dir.join(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    symlink(target, path).unwrap();
-}
 
 fn units(dir: &Path) -> BTreeMap<String, UnitFile> {
     read(&Root::at(dir)).unwrap().units.into_iter().map(|u| (u.name.clone(), u)).collect()

@@ -159,7 +159,6 @@ fn usage_ns(stat: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::fs;
 
     const LAB: &str = "9:name=systemd:/lab/init.scope\n7:blkio:/lab\n4:memory:/lab/init.scope\n0::/lab/init.scope\n";
 
@@ -184,11 +183,7 @@ mod tests {
     fn main_processes_are_found_by_their_inner_pid() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::at(dir.path());
-        let write = |path: &str, text: &str| {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
+        let write = |path: &str, text: &str| crate::test_tree::write(dir.path(), path, text);
         write("proc/self/mountinfo", "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
         write("sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n");
         let service = "sys/fs/cgroup/lab/system.slice/a.service";

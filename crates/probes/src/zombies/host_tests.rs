@@ -4,6 +4,7 @@
 
 use super::slots::SlotRecord;
 use super::*;
+use crate::test_tree::{wait_for, with_capabilities};
 use coroner_lab::{Cgroup, HostLock, Mapping, TmpfsMount};
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -91,14 +92,6 @@ impl Scene {
 
 /// A cgroup may stay busy for a moment after its last process leaves.
 const REMOVE: &str = "n=0; until rmdir \"$0/$z\" 2>/dev/null; do n=$((n+1)); [ $n -lt 1000 ] || exit 2; done";
-
-pub(super) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(180), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// Unpredictable names.
 fn drawn(count: usize, what: &str) -> Vec<String> {
@@ -343,19 +336,6 @@ fn a_walk_resumes_after_its_position_is_freed() {
         }
     }
     scene.clear();
-}
-
-/// Runs in a new thread that keeps only these capabilities.
-fn with_capabilities<T: Send + 'static>(
-    keep: rustix::thread::CapabilitySet,
-    run: impl FnOnce() -> T + Send + 'static,
-) -> T {
-    let thread = std::thread::spawn(move || {
-        let sets = rustix::thread::CapabilitySets { effective: keep, permitted: keep, inheritable: keep };
-        rustix::thread::set_capabilities(None, sets).unwrap();
-        run()
-    });
-    thread.join().unwrap()
 }
 
 #[test]

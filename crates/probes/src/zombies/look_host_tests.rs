@@ -4,6 +4,7 @@ use super::look::Ground;
 use super::*;
 use crate::cgroups::directories;
 use crate::cgroups::mounts::Hierarchy;
+use crate::test_tree::{wait_for, with_capabilities};
 use coroner_evidence::{Charged, DeadBelow, Evidence, ZombieMethod, ZombieScan};
 use coroner_lab::{Cgroup, HostLock, TmpfsMount};
 use rustix::thread::CapabilitySet;
@@ -78,14 +79,6 @@ const LEAK_ONE: &str = "z=$(cat /proc/sys/kernel/random/uuid); mkdir \"$0/$z\" &
 
 fn page() -> u64 {
     rustix::param::page_size() as u64
-}
-
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn look_without_bpf() -> (ZombieScan, Evidence) {
@@ -250,16 +243,6 @@ fn v2_counts_the_dead_by_parent() {
         let found = look();
         counted(&found, &outer).is_none() && counted(&found, &inner).is_none()
     });
-}
-
-/// Runs in a new thread that keeps only these capabilities.
-fn with_capabilities<T: Send + 'static>(keep: CapabilitySet, run: impl FnOnce() -> T + Send + 'static) -> T {
-    let thread = std::thread::spawn(move || {
-        let sets = rustix::thread::CapabilitySets { effective: keep, permitted: keep, inheritable: keep };
-        rustix::thread::set_capabilities(None, sets).unwrap();
-        run()
-    });
-    thread.join().unwrap()
 }
 
 #[test]

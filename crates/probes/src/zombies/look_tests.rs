@@ -10,21 +10,11 @@ struct Tree(tempfile::TempDir);
 
 impl Tree {
     fn new(files: &[(&str, &str)]) -> Tree {
-        let tree = Tree(tempfile::tempdir().unwrap());
-        for (path, text) in files {
-            tree.write(path, text);
-        }
-        tree
+        Tree(crate::test_tree::tree(files))
     }
 
-    fn write(&self, path: &str, text: impl AsRef<[u8]>) {
-        self.write_at(Path::new(path), text);
-    }
-
-    fn write_at(&self, path: &Path, text: impl AsRef<[u8]>) {
-        let path = self.0.path().join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+    fn write(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
+        crate::test_tree::write(self.0.path(), path, text);
     }
 
     fn remove(&self, path: &str) {
@@ -278,7 +268,7 @@ fn v1_separates_the_dead_from_the_parents_own_memory() {
 fn a_live_child_of_any_name_is_not_dead() {
     let tree = v1();
     let name = std::ffi::OsStr::from_bytes(b"cg/agent/\xff\xfe");
-    tree.write_at(&Path::new(name).join("memory.stat"), v1_stat((7200, 350), (7200, 350)));
+    tree.write(&Path::new(name).join("memory.stat"), v1_stat((7200, 350), (7200, 350)));
     let scan = tree.look().0.unwrap();
     assert_eq!(below(&scan), [("/agent/live", None, Some((300, 0))), ("/leaf", None, Some((0, 50)))]);
 }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::Root;
+use crate::cgroups::mounts::unescape;
 
 /// Each container has a mount namespace; those beyond this limit are not searched.
 const MAX_NAMESPACES: usize = 512;
@@ -97,13 +98,6 @@ fn parse(text: &str) -> impl Iterator<Item = ((u32, u32), Mount)> {
         let device = (major.parse().ok()?, minor.parse().ok()?);
         Some((device, Mount { root: unescape(fields.next()?), mount_point: unescape(fields.next()?) }))
     })
-}
-
-/// mountinfo writes space, tab, newline and backslash as three octal digits.
-fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A zombie pinned only by swap, on the live node, as root.
 
-use super::host_tests::{METHODS, Scene, scan_by, wait_for};
+use super::host_tests::{METHODS, Scene, scan_by};
+use crate::test_tree::wait_for;
 use std::process::Command;
 
 /// Our own swap file, active until dropped.

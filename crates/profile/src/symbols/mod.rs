@@ -37,6 +37,7 @@ const KERNEL_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The most files kept open with their symbols; a node runs a few hundred.
 const MAX_FILES: usize = 4096;
 
+#[derive(Default)]
 pub struct Symbols {
     /// `None`: nothing is named.
     root: Option<PathBuf>,
@@ -122,16 +123,7 @@ impl Symbols {
 
     /// No names at all.
     pub fn none() -> Symbols {
-        Symbols {
-            root: None,
-            recorded: RecordedKernel::default(),
-            kernel: None,
-            kernel_read: None,
-            files: HashMap::new(),
-            perf_maps: HashMap::new(),
-            sparing: None,
-            problems: Vec::new(),
-        }
+        Symbols::default()
     }
 
     /// Sets the recorded kernel for all later lookups.

@@ -213,7 +213,7 @@ fn weight(ticking: Ticking, sample: &Sample) -> (u32, bool) {
 }
 
 /// Counts samples. Memory follows the cells: 32 bytes each while counting, 40 in the result.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CoreCounter {
     step: u64,
     kinds: Kinds,
@@ -228,16 +228,7 @@ pub struct CoreCounter {
 impl CoreCounter {
     /// Columns are `step` nanoseconds wide.
     pub fn new(step: u64) -> CoreCounter {
-        CoreCounter {
-            step: step.max(1),
-            kinds: Kinds::default(),
-            clocks: Clocks::default(),
-            usual: HashMap::new(),
-            rows: BTreeMap::new(),
-            chunks: 0,
-            left_out: 0,
-            other_events: 0,
-        }
+        CoreCounter { step: step.max(1), ..CoreCounter::default() }
     }
 
     /// Returns the sample's weight in its cell, if it counts.

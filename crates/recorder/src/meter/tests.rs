@@ -1,7 +1,7 @@
 use super::*;
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{
-    Charged, Clocks, CoreSet, CoreTicks, CoreTimes, DeadBelow, MapSource, Nic, NicQueue, QueueKind, Thread, ThreadKey,
+    Clocks, CoreSet, CoreTicks, CoreTimes, DeadBelow, MapSource, Nic, NicQueue, QueueKind, Thread, ThreadKey,
     ThreadSample, Zombie, ZombieMethod,
 };
 
@@ -93,14 +93,10 @@ fn of_equally_busy_cores_the_one_that_was_full_for_longest_is_the_worst() {
 fn nic(core: u32) -> Nic {
     let queue = |kind, cores: CoreSet| NicQueue {
         kind,
-        index: 0,
         map: MapSource::Name,
         irq: Some(38),
         irq_cores: Some(cores),
-        napi_id: None,
-        napi_tid: None,
-        napi_cores: None,
-        steering: None,
+        ..NicQueue::default()
     };
     Nic {
         at: Time::from_secs(1),
@@ -177,12 +173,11 @@ fn a_core_taken_by_a_real_time_thread_is_counted_and_starves_its_queues() {
 fn line(sequence: u64, seconds: u64, text: &str) -> LogLine {
     LogLine {
         at: Time::from_secs(seconds),
-        uncertainty_ns: 0,
         stamp_us: seconds * 1_000_000,
         sequence,
         level: 3,
-        facility: 0,
         text: text.to_owned(),
+        ..LogLine::default()
     }
 }
 
@@ -249,28 +244,20 @@ fn scan(zombies: Vec<&str>, below: Vec<DeadBelow>) -> ZombieScan {
         id,
         path: path.to_owned(),
         references: Some(1),
-        held: Charged::default(),
-        born: None,
-        directory_lives: false,
         serial: id,
+        ..Zombie::default()
     });
     let zombies: Vec<Zombie> = zombies.collect();
     ZombieScan {
         at: Time::from_secs(60),
-        took_ns: 0,
         method: ZombieMethod::BpfTestRun,
         version: 1,
         tracked: Some(10),
         live: Some(7),
         dead: Some(3),
-        leaving: 0,
         zombies,
         below,
-        files: Vec::new(),
-        holds: Vec::new(),
-        files_unseen: None,
-        truncated: None,
-        instead_of: Vec::new(),
+        ..ZombieScan::default()
     }
 }
 
@@ -297,12 +284,7 @@ fn a_partial_census_does_not_spoil_a_full_scan() {
         mount_point: "/sys/fs/cgroup/memory".to_owned(),
         live: 2,
         tracked: Some(12),
-        dying: None,
-        dying_source: String::new(),
-        empty: None,
-        crowded: Vec::new(),
-        truncated: false,
-        took_ns: 0,
+        ..CgroupCensus::default()
     };
     let mut meter = Meter::new();
     note(&mut meter, &Evidence { zombie_scans: vec![scan(vec!["/ecs/agent-1"], Vec::new())], ..Evidence::default() });

@@ -205,13 +205,9 @@ mod tests {
             version: 1,
             mount_point: "/sys/fs/cgroup/memory".into(),
             live: 240,
-            tracked: None,
             dying,
             dying_source: "/proc/cgroups".into(),
-            empty: None,
-            crowded: Vec::new(),
-            truncated: false,
-            took_ns: 0,
+            ..CgroupCensus::default()
         };
         Evidence { cgroup_censuses: vec![census], ..Evidence::default() }
     }

@@ -228,10 +228,7 @@ mod tests {
             map: MapSource::Name,
             irq: Some(38),
             irq_cores: CoreSet::parse_list("39"),
-            napi_id: None,
-            napi_tid: None,
-            napi_cores: None,
-            steering: None,
+            ..NicQueue::default()
         };
         let nic = Nic {
             at: Time::from_secs(100),

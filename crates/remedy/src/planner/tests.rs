@@ -61,14 +61,10 @@ fn crashloop(unit: &str, cached: u64) -> Evidence {
         tracked: Some(20),
         live: Some(10),
         dead: Some(10),
-        leaving: 0,
         zombies,
-        below: Vec::new(),
         files: (cached..10).map(file).collect(),
         holds: (cached..10).map(|i| Hold { zombie: i as u32, file: (i - cached) as u32, bytes: 4096 }).collect(),
-        files_unseen: None,
-        truncated: None,
-        instead_of: Vec::new(),
+        ..ZombieScan::default()
     };
     let mount = CgroupMount {
         version: 2,

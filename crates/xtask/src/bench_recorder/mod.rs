@@ -9,9 +9,10 @@ mod load;
 mod on_disk;
 mod process;
 
+use crate::lab::Lab;
 use anyhow::{Context, bail};
 use interrupts::{Samples, Tracefs};
-use load::{Crowd, Stress};
+use load::Stress;
 use process::{Measured, Recorder};
 use std::path::Path;
 use std::time::Duration;
@@ -130,35 +131,27 @@ fn samples_of_each(tracefs: &Tracefs, coroner: &Path, dir: &Path) -> anyhow::Res
 
 fn whole(coroner: &Path, runs: u32) -> anyhow::Result<()> {
     println!("\nThe whole recorder at the default 49 Hz, `stress-ng --cpu 2`, 60 s per run:\n");
-    println!(
-        "| run | % of one core | RSS MB | peak RSS MB | samples | bytes per sample | dictionaries, bytes per sample | total, KB/s | 24 h × 64 cores, samples and dictionaries | met |"
-    );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
-    for run in 1..=runs {
-        let dir = tempfile::tempdir()?;
-        let stress = Stress::start()?;
-        let measured = Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, TURN)?;
-        drop(stress);
-        print_whole(run, &measured, &dir.path().join("a"), 1.0)?;
-    }
-    Ok(())
+    print_runs(coroner, runs, 1.0)
 }
 
 fn crowd(coroner: &Path, lab: &Path, runs: u32) -> anyhow::Result<()> {
     println!("\nThe same with 2,000 additional processes and 10,000 cgroups:\n");
+    let _crowd = Lab::start(lab, &["crowd", "--processes", "2000", "--cgroups", "10000"])?;
+    print_runs(coroner, runs, 3.0)
+}
+
+fn print_runs(coroner: &Path, runs: u32, most_percent: f64) -> anyhow::Result<()> {
     println!(
         "| run | % of one core | RSS MB | peak RSS MB | samples | bytes per sample | dictionaries, bytes per sample | total, KB/s | 24 h × 64 cores, samples and dictionaries | met |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
-    let crowd = Crowd::start(lab, 2000, 10_000)?;
     for run in 1..=runs {
         let dir = tempfile::tempdir()?;
         let stress = Stress::start()?;
         let measured = Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, TURN)?;
         drop(stress);
-        print_whole(run, &measured, &dir.path().join("a"), 3.0)?;
+        print_whole(run, &measured, &dir.path().join("a"), most_percent)?;
     }
-    drop(crowd);
     Ok(())
 }
 

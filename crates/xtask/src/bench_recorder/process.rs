@@ -1,7 +1,7 @@
 //! The processes that are measured.
 
-use super::load::terminate;
 use crate::bench::children_cpu_ms;
+use crate::lab::terminate;
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::fs;

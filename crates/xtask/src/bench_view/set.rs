@@ -6,8 +6,8 @@ use anyhow::Context;
 use coroner_evidence::recording::{CoreMinute, RollupRow, Writer, segments};
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{
-    CgroupCensus, CgroupOwner, Clocks, CoreSet, CoreTicks, CoreTimes, Evidence, LogLine, MapSource, Nic, NicQueue,
-    Node, Process, QueueKind, Source, Thread, ThreadKey, ThreadSample, Time,
+    CgroupCensus, Clocks, CoreSet, CoreTicks, CoreTimes, Evidence, LogLine, MapSource, Nic, NicQueue, Node, Process,
+    QueueKind, Source, Thread, ThreadKey, ThreadSample, Time,
 };
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -189,9 +189,8 @@ impl Load {
                 dying: Some(second / 60),
                 dying_source: "cgroup.stat nr_dying_descendants".to_owned(),
                 empty: Some(40),
-                crowded: Vec::new(),
-                truncated: false,
                 took_ns: 3_000_000,
+                ..CgroupCensus::default()
             });
         }
         if second % 300 == 111 {
@@ -227,9 +226,7 @@ impl Load {
             irq: Some(100 + index),
             irq_cores: Some(CoreSet::new([index * 3 + 2])),
             napi_id: Some(8000 + index),
-            napi_tid: None,
-            napi_cores: None,
-            steering: None,
+            ..NicQueue::default()
         };
         seen.nics.push(Nic {
             at: now,
@@ -247,11 +244,9 @@ impl Load {
                 key: ThreadKey { tid, started: 77 },
                 pid,
                 comm: format!("program-{}", thread / 8),
-                kernel: false,
                 class: SchedulingClass::Other,
-                rt_priority: 0,
-                nice: 0,
                 affinity: Some(CoreSet::new(0..CORES)),
+                ..Thread::default()
             });
             if tid == pid {
                 seen.processes.push(Process {
@@ -260,12 +255,7 @@ impl Load {
                     started: 77,
                     ppid: 1,
                     comm: format!("program-{}", thread / 8),
-                    command: None,
-                    kernel: false,
-                    memory_cgroup: None,
-                    cpu_cgroup: None,
-                    owner: CgroupOwner::default(),
-                    ray: None,
+                    ..Process::default()
                 });
             }
         }

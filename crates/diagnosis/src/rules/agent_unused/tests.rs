@@ -18,11 +18,8 @@ pub fn process(pid: u32, comm: &str, unit: Option<&str>) -> Process {
         ppid: 1,
         comm: comm.to_owned(),
         command: Some(format!("/usr/bin/{comm}")),
-        kernel: false,
-        memory_cgroup: None,
-        cpu_cgroup: None,
         owner: CgroupOwner { unit: unit.map(str::to_owned), ..CgroupOwner::default() },
-        ray: None,
+        ..Process::default()
     }
 }
 
@@ -101,16 +98,7 @@ fn harm_makes_it_a_sure_warning() {
     assert!(fact(&f, FactKey::AgentRestarts).as_str().unwrap().contains("4.0 per second"), "{:?}", f.evidence);
     for (parent, pid) in [("/system.slice/ecs.service/task", 9), ("/docker", 500)] {
         let mut evidence = beside_kubelet(10, &[]);
-        let maker = Maker {
-            pid,
-            comm: "x".into(),
-            via: None,
-            processes: 1,
-            command: None,
-            parent_pid: None,
-            parent_comm: None,
-            cgroup: None,
-        };
+        let maker = Maker { pid, comm: "x".into(), processes: 1, ..Maker::default() };
         evidence.cgroup_churn = vec![CgroupChurn {
             from: start(10),
             to: END,
@@ -148,17 +136,8 @@ fn harm_makes_it_a_sure_warning() {
 #[test]
 fn an_agent_that_idles_for_long_is_still_named() {
     let mut evidence = beside_kubelet(600, &[]);
-    let quiet = CgroupChurn {
-        from: start(600),
-        to: END,
-        parent: "*".into(),
-        pattern: "*".into(),
-        example: String::new(),
-        born: 0,
-        removed: 0,
-        freed: 0,
-        maker: None,
-    };
+    let quiet =
+        CgroupChurn { from: start(600), to: END, parent: "*".into(), pattern: "*".into(), ..CgroupChurn::default() };
     evidence.cgroup_churn = vec![quiet];
     evidence.unit_sockets =
         vec![UnitSockets { at: END, unit: "ecs.service".into(), processes: 1, listening: 0, connected: 0 }];

@@ -20,10 +20,7 @@ fn eth0(queue: u32, core: u32) -> Nic {
             map: MapSource::Name,
             irq: Some(71),
             irq_cores: Some(CoreSet::new([core])),
-            napi_id: None,
-            napi_tid: None,
-            napi_cores: None,
-            steering: None,
+            ..NicQueue::default()
         }],
     }
 }

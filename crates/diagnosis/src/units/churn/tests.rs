@@ -38,12 +38,11 @@ fn row(from: u64, to: u64, parent: &str, pattern: &str, born: u64, comm: &str, c
         maker: Some(Maker {
             pid: 700,
             comm: comm.into(),
-            via: None,
             processes: 1,
-            command: None,
             parent_pid: Some(1),
             parent_comm: Some("systemd".into()),
             cgroup: Some(cgroup.into()),
+            ..Maker::default()
         }),
     }
 }

@@ -50,8 +50,7 @@ pub fn pod_births(n: u64) -> Vec<CgroupChurn> {
         example: "x".into(),
         born: 1,
         removed: 1,
-        freed: 0,
-        maker: None,
+        ..CgroupChurn::default()
     };
     (0..n).map(row).collect()
 }

@@ -50,12 +50,9 @@ fn process(pid: u32, cgroup: &str) -> Process {
         started: 5,
         ppid: 1,
         comm: "x".into(),
-        command: None,
-        kernel: false,
         memory_cgroup: Some(cgroup.into()),
-        cpu_cgroup: None,
         owner: CgroupOwner::of_path(cgroup),
-        ray: None,
+        ..Process::default()
     }
 }
 
@@ -66,25 +63,12 @@ fn threads(evidence: &mut Evidence, pid: u32, ran_ns: u64) {
         key,
         pid,
         comm: "x".into(),
-        kernel: false,
         class: SchedulingClass::Other,
-        rt_priority: 0,
-        nice: 0,
-        affinity: None,
+        ..Thread::default()
     });
     for (at, run_ns) in [(start(10), 100 * SECOND), (END, 100 * SECOND + ran_ns)] {
         let sched = Some(SchedTimes { run_ns, wait_ns: 0, slices: 1 });
-        evidence.thread_samples.push(ThreadSample {
-            at,
-            key,
-            state: 'R',
-            core: 0,
-            user_ticks: 0,
-            system_ticks: 0,
-            minor_faults: 0,
-            major_faults: 0,
-            sched,
-        });
+        evidence.thread_samples.push(ThreadSample { at, key, state: 'R', sched, ..ThreadSample::default() });
     }
 }
 
@@ -131,12 +115,9 @@ fn dead_cgroups_are_joined_by_path_and_by_maker() {
     let maker = Maker {
         pid: 9,
         comm: "worker".into(),
-        via: None,
         processes: 1,
-        command: None,
-        parent_pid: None,
-        parent_comm: None,
         cgroup: Some("/lab/system.slice/b.service".into()),
+        ..Maker::default()
     };
     evidence.cgroup_churn = vec![CgroupChurn {
         from: start(10),

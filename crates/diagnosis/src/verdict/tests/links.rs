@@ -8,7 +8,7 @@ use crate::finding::{Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties, When};
 use crate::verdict::Certainty;
 use crate::verdict::links::{Linked, examine};
-use coroner_evidence::{CgroupOwner, CoreTimes, Evidence, Process, WorkKind};
+use coroner_evidence::{CoreTimes, Evidence, Process, WorkKind};
 use std::time::Duration;
 
 fn finding(code: Code, ties: Ties) -> Finding {
@@ -197,12 +197,8 @@ fn a_core_is_filled_by_reclaim_of_the_cgroup_that_reclaims() {
         started: 1,
         ppid: 1,
         comm: "job".to_owned(),
-        command: None,
-        kernel: false,
         memory_cgroup: Some(cgroup.to_owned()),
-        cpu_cgroup: None,
-        owner: CgroupOwner::default(),
-        ray: None,
+        ..Process::default()
     };
     let certainty = |evidence: &Evidence, reclaims: &str| {
         let reclaim = finding(Code::MemoryReclaim, Ties::of_cgroup(reclaims));

@@ -76,10 +76,8 @@ pub fn dead_without_names(evidence: &mut Evidence, before: u64, after: u64) {
             tracked: Some(dead + 51),
             dying: Some(dead),
             dying_source: "/proc/cgroups".to_owned(),
-            empty: None,
-            crowded: Vec::new(),
-            truncated: false,
             took_ns: 1_000_000,
+            ..CgroupCensus::default()
         });
     }
 }
@@ -121,10 +119,7 @@ pub fn nic(evidence: &mut Evidence, core: u32) {
             map: MapSource::Name,
             irq: Some(71),
             irq_cores: Some(CoreSet::new([core])),
-            napi_id: None,
-            napi_tid: None,
-            napi_cores: None,
-            steering: None,
+            ..NicQueue::default()
         }],
     });
     for (second, n) in [(0.0, 100), (1.0, 900), (9.0, 1000), (SECONDS, 1900)] {
@@ -153,12 +148,10 @@ pub fn line(evidence: &mut Evidence, second: f64, uncertainty_ms: u64, text: &st
         let text = "Linux version 5.4.0-216-generic".to_owned();
         evidence.log.push(LogLine {
             at: time(0.0) - Duration::from_secs(900),
-            uncertainty_ns: 0,
             stamp_us: 1,
-            sequence: 0,
             level: 5,
-            facility: 0,
             text,
+            ..LogLine::default()
         });
     }
     evidence.log.push(LogLine {

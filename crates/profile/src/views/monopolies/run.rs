@@ -6,7 +6,7 @@ use super::{Edge, MonopolyOptions};
 use crate::model::{StackId, StrId, TaskId};
 
 /// Whom a sample belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
     /// By pid and tid, whatever its name.
     Thread(Option<u32>, u32),
@@ -16,6 +16,7 @@ pub(super) enum Owner {
     /// The core idles.
     Idle,
     /// Anybody this tracker does not track.
+    #[default]
     Other,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct Follows {
     pub slower: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Run {
     pub owner: Owner,
     pub task: TaskId,
@@ -93,30 +94,12 @@ impl Run {
         Run {
             owner: first.owner,
             task: first.task,
-            tasks: Vec::new(),
             start: first.time,
             last: first.time,
             interval: (interval, interval),
-            samples: 0,
-            stands_for: 0,
-            kernel: 0,
-            foreign: 0,
-            aside: 0,
-            aside_since: 0,
-            gaps: 0,
-            longest_gap: 0,
-            unseen: 0,
-            young_gaps: Vec::new(),
             before,
             begin,
-            end: Edge::Recording,
-            share: 0.0,
-            most_in_a_row: 0,
-            pauses: 0,
-            longest_pause: 0,
-            paused: 0,
-            others_since: 0,
-            stacks: HashMap::new(),
+            ..Run::default()
         }
     }
 

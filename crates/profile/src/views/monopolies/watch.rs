@@ -19,7 +19,7 @@ const LOOK_AROUND: u64 = 10_000_000_000;
 const OFTEN: u64 = 3;
 const MOST_WORKERS: usize = 32;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct CoreWatch {
     core: u32,
     pace: Pace,
@@ -91,28 +91,7 @@ struct Worker {
 
 impl CoreWatch {
     pub fn new(core: u32) -> CoreWatch {
-        CoreWatch {
-            core,
-            pace: Pace::default(),
-            beat: Beat::default(),
-            last: None,
-            last_stands_for: None,
-            idle_seen: false,
-            back: 0,
-            threads: Tracker::default(),
-            bridge: Bridge::default(),
-            interrupts: Tracker::default(),
-            workers: Vec::new(),
-            sightings: VecDeque::new(),
-            found: Vec::new(),
-            open: 0,
-            doubtful: Vec::new(),
-            used: 0,
-            late: 0,
-            restarts: 0,
-            by_chance: 0,
-            not_kept: 0,
-        }
+        CoreWatch { core, ..CoreWatch::default() }
     }
 
     pub fn take(

@@ -76,11 +76,9 @@ fn spinner(class: SchedulingClass, born: Time) -> impl FnMut(&mut Evidence, Time
             key,
             pid: 4711,
             comm: "spin".into(),
-            kernel: false,
             class,
             rt_priority: if class.is_real_time() { 50 } else { 0 },
-            nice: 0,
-            affinity: None,
+            ..Thread::default()
         };
         evidence.threads.push(described);
         let run_ns = at.since(born).as_nanos() as u64;
@@ -90,10 +88,8 @@ fn spinner(class: SchedulingClass, born: Time) -> impl FnMut(&mut Evidence, Time
             state: 'R',
             core: 1,
             user_ticks: run_ns / 10_000_000,
-            system_ticks: 0,
-            minor_faults: 0,
-            major_faults: 0,
             sched: Some(SchedTimes { run_ns, wait_ns: 0, slices: 1 }),
+            ..ThreadSample::default()
         });
     }
 }
