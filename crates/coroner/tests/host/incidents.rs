@@ -97,14 +97,12 @@ fn a_real_time_spinner_is_frozen_named_and_diagnosed_elsewhere() {
 fn consecutive_problems_are_told_apart() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
-    // The system picks a free port.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     // Long enough for the whole problem.
     let settings = dir.path().join("coroner.toml");
     std::fs::write(&settings, "[incidents]\nafter = \"14s\"\n").unwrap();
     let recorder = Recorder::start(
         &dir.path().join("d"),
-        &["--config", settings.to_str().unwrap(), "--max-size", "64MiB", "--metrics", &port],
+        &["--config", settings.to_str().unwrap(), "--max-size", "64MiB", "--metrics", "127.0.0.1:0"],
     );
     let from = recorder.dir.to_str().unwrap().to_owned();
     let mut told = Vec::new();
@@ -127,7 +125,9 @@ fn consecutive_problems_are_told_apart() {
         told.push((done["number"].to_string(), comm, measured["napi_waited_ms"].as_f64().unwrap()));
     }
 
-    let metrics = metrics(&port);
+    let said = recorder.said();
+    let (_, address) = said.split_once("metrics at http://").unwrap_or_else(|| panic!("no metrics: {said}"));
+    let metrics = metrics(address.split_once('/').unwrap().0);
     let value = |name: &str| -> f64 {
         metrics.lines().filter_map(|line| line.strip_prefix(name)?.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     };
@@ -181,7 +181,7 @@ fn metrics(address: &str) -> String {
 
 #[test]
 fn log_lines_and_marks_are_incidents_and_a_killed_recorders_ones_are_completed() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let said = dir.path().join("said");
     let hook = format!(

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn a_recording_can_be_diagnosed_and_drawn_while_it_is_written() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let recorder = Recorder::start(dir.path(), &[]);
     let from = dir.path().to_str().unwrap();
@@ -27,7 +27,7 @@ fn a_recording_can_be_diagnosed_and_drawn_while_it_is_written() {
 
 #[test]
 fn a_second_recorder_of_a_directory_is_refused() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let first = Recorder::start(dir.path(), &[]);
     let second = coroner(&["record", "--dir", dir.path().to_str().unwrap(), "--metrics", "off"]);
@@ -41,7 +41,7 @@ fn a_second_recorder_of_a_directory_is_refused() {
 /// Its directory is moved and replaced by a link: nothing is written there, and the recorder ends and says why.
 #[test]
 fn a_recorder_whose_directory_is_replaced_ends() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let place = tempfile::tempdir().unwrap();
     let (dir, away, other) = (place.path().join("dir"), place.path().join("away"), place.path().join("other"));
     std::fs::create_dir(&other).unwrap();
@@ -83,7 +83,7 @@ fn kill_again_and_again(dir: &Path, mut random: u64, times: usize) {
 
 #[test]
 fn a_hundred_kills_lose_no_file() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     // Four at once, as they mostly sleep.
     let dirs = [(); 4].map(|()| tempfile::tempdir().unwrap());
     std::thread::scope(|scope| {
@@ -135,7 +135,7 @@ impl Drop for Tmpfs {
 
 #[test]
 fn a_full_disk_loses_only_new_seconds_and_it_recovers() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let tmpfs = Tmpfs::mount("24m");
     let dir = tmpfs.0.path().join("d");
     let recorder = Recorder::start(&dir, &["--max-size", "64MiB"]);
@@ -159,7 +159,7 @@ fn a_full_disk_loses_only_new_seconds_and_it_recovers() {
 
 #[test]
 fn the_size_limit_is_kept_and_the_oldest_go_first() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let limit = 16 << 20;
     // Segments of an earlier run, more than the limit.

@@ -190,7 +190,7 @@ fn field(status: &str, name: &str) -> String {
 
 #[test]
 fn the_service_has_what_it_needs_and_nothing_more() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let node = Node::boot("[Service]\nWatchdogSec=15\nRestartSec=1\nTimeoutAbortSec=5\n");
     node.run(&["systemctl", "start", "coroner"]);
     assert_eq!(node.property("ActiveState"), "active");
@@ -286,7 +286,7 @@ impl Drop for InUse {
 
 #[test]
 fn restarts_leave_no_dead_memory_cgroups() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let restarts = std::env::var("CORONER_TEST_RESTARTS").map_or(RESTARTS, |n| n.parse().unwrap());
     let node = Node::boot("[Unit]\nStartLimitIntervalSec=0\n");
     // On a real node others use the shell too, so its pages are not charged to us.

@@ -94,7 +94,7 @@ fn dead_cgroups_and_the_files_that_keep_them_are_named_live_and_recorded() {
 
 #[test]
 fn without_bpf_parents_and_bytes_are_known_and_the_reason_is_given() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let scenario = start_scenario("zombies-pinned", &[]);
     let truth = truth_of(&scenario);
     let assert_fallback = |zombies: &Value, why: &str| {
@@ -131,7 +131,7 @@ impl Drop for Loop {
 
 #[test]
 fn watch_names_who_creates_and_removes_cgroups() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let parent = Cgroup::with_controller("memory", "coroner-test-watch").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let made = dir.path().join("made");

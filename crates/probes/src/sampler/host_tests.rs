@@ -1,4 +1,5 @@
-//! On the live node, as root: real rings and real load. The machine has other work meanwhile.
+//! On the live node, as root: real rings and real load. The machine has other work meanwhile; tests that judge rates and losses of all cores
+//! have it for themselves.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -70,7 +71,7 @@ fn rate(samples: &[Ticked], core: u32) -> f64 {
 
 #[test]
 fn a_spinner_is_sampled_on_its_core_with_its_stack() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let mut sampler = start(97);
     let core = sampler.cores.iter().last().unwrap().number;
     let spinner = spinner(core);
@@ -88,7 +89,7 @@ fn a_spinner_is_sampled_on_its_core_with_its_stack() {
 
 #[test]
 fn forks_and_names_of_short_lived_processes_are_recorded() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let mut sampler = start(49);
     let mut command = Command::new("sh");
     let child = Child::spawn("sh", command.args(["-c", "for n in 1 2 3; do /bin/true; done; exec sleep 600"])).unwrap();
@@ -162,7 +163,7 @@ fn nothing_is_lost_at_999_hz_on_all_cores() {
 
 #[test]
 fn records_without_room_are_counted() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let mut evidence = Evidence::default();
     let mut sampler = start(49);
     let online = online(&Root::live()).unwrap();
