@@ -85,7 +85,7 @@ struct Program {
     takes_filters: bool,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 struct Outcome {
     test: String,
     failed: bool,

@@ -380,7 +380,7 @@ fn moving_the_thread_away_ends_the_drops_and_is_undone() {
     let before = dropped(&scenario);
     wait_until("packets are dropped", || dropped(&scenario) > before);
     let mut args =
-        vec!["fix", "core-monopolised", fact(&scenario, "comm"), "--for", "4s", "--cores", other, "--step", &name];
+        vec!["fix", "core-monopolised", fact(&scenario, "comm"), "--for", "3s", "--cores", other, "--step", &name];
     args.extend(["--apply", "--yes", "--json", "--journal", journal.path().to_str().unwrap()]);
     let out = coroner(&args);
     let done = json_of(&out);
@@ -405,7 +405,7 @@ fn moving_the_thread_away_ends_the_drops_and_is_undone() {
 
     // The alternative: an ordinary thread takes turns.
     let mut args =
-        vec!["fix", "core-monopolised", "--for", "4s", "--step", "lower-priority", "--apply", "--yes", "--json"];
+        vec!["fix", "core-monopolised", "--for", "2s", "--step", "lower-priority", "--apply", "--yes", "--json"];
     args.extend(["--journal", journal.path().to_str().unwrap()]);
     let done = json_of(&coroner(&args));
     assert_eq!(step(&done, "lower-priority")["outcome"], "done", "{done:#}");

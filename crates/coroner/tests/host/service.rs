@@ -191,7 +191,7 @@ fn field(status: &str, name: &str) -> String {
 #[test]
 fn the_service_has_what_it_needs_and_nothing_more() {
     let Some(_host) = HostLock::share_as_root() else { return };
-    let node = Node::boot("[Service]\nWatchdogSec=15\nRestartSec=1\nTimeoutAbortSec=5\n");
+    let node = Node::boot("[Service]\nWatchdogSec=10\nRestartSec=1\nTimeoutAbortSec=1\n");
     node.run(&["systemctl", "start", "coroner"]);
     assert_eq!(node.property("ActiveState"), "active");
     assert!(node.property("StatusText").contains("/var/lib/coroner"), "{}", node.property("StatusText"));

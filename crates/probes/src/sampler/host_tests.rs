@@ -121,13 +121,13 @@ fn escalation_raises_the_rate_of_one_core_and_periods_match() {
     let core = *numbers.last().unwrap();
     // Some kernels give no samples of an idle core (nor to perf).
     let _busy: Vec<Child> = numbers.iter().map(|core| spinner(*core)).collect();
-    let usual = during(&mut sampler, Duration::from_secs(2));
+    let usual = during(&mut sampler, Duration::from_secs(1));
     sampler.escalate(core, 499).unwrap();
     samples(&mut sampler);
-    let faster = during(&mut sampler, Duration::from_secs(2));
+    let faster = during(&mut sampler, Duration::from_secs(1));
     sampler.relax(core).unwrap();
     samples(&mut sampler);
-    let again = during(&mut sampler, Duration::from_secs(2));
+    let again = during(&mut sampler, Duration::from_secs(1));
     if sampler.ticker == Ticker::CpuClock {
         for (samples, expected) in [(&usual, 49.0), (&faster, 499.0), (&again, 49.0)] {
             let rate = rate(samples, core);
@@ -153,11 +153,11 @@ fn nothing_is_lost_at_999_hz_on_all_cores() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let mut sampler = start(999);
     let spinners: Vec<Child> = sampler.cores.iter().map(|core| spinner(core.number)).collect();
-    let seen = during(&mut sampler, Duration::from_secs(5));
+    let seen = during(&mut sampler, Duration::from_secs(2));
     drop(spinners);
     let mut by_core: BTreeMap<u32, u64> = BTreeMap::new();
     seen.iter().for_each(|sample| *by_core.entry(sample.core).or_default() += 1);
-    assert!(by_core.values().all(|n| *n as f64 > 5_000.0 * STOLEN), "{by_core:?}");
+    assert!(by_core.values().all(|n| *n as f64 > 2.0 * 999.0 * STOLEN), "{by_core:?}");
     assert!(sampler.losses().iter().all(|losses| losses.lost == 0), "{:?}", sampler.losses());
 }
 
