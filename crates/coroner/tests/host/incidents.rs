@@ -40,7 +40,7 @@ fn seconds_between(earlier: &Value, later: &Value) -> f64 {
 fn a_real_time_spinner_is_frozen_named_and_diagnosed_elsewhere() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let recorder = recorder(dir.path(), "[diagnosis]\nevery = \"5s\"\nmax_cpu = 100\n", &[]);
+    let recorder = recorder(dir.path(), "[diagnosis]\nevery = \"10s\"\nmax_cpu = 100\n", &[]);
     let from = recorder.dir.to_str().unwrap().to_owned();
     // Something to compare with.
     std::thread::sleep(Duration::from_secs(4));
