@@ -142,6 +142,8 @@ fn a_recording_survives_kill_9() {
     assert_truth(&scenario.truth, &diagnosis);
 }
 
+// The following look at one log line or at what is unseen, whatever else happens: they share the machine.
+
 #[test]
 fn a_kernel_log_line_counts_only_if_the_kernel_wrote_it() {
     let Some(_host) = HostLock::share_as_root() else { return };

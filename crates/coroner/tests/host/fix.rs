@@ -1,5 +1,7 @@
 //! `coroner fix` and `coroner undo` on a real systemd, real cgroups and a real starved NIC: plan, apply, effect, undo, and failures in
 //! the middle.
+//!
+//! Tests that plan for units of their own systemd share the machine. Those whose plan is about the whole node, or about cores, are alone.
 
 use crate::support::*;
 use coroner_lab::{Child, HostLock, LiveScenario, node};

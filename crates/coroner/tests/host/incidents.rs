@@ -1,4 +1,5 @@
-//! Incidents: something happens, the minutes around it are frozen, shown, and exported.
+//! Incidents: something happens, the minutes around it are frozen, shown, and exported. The test with log lines and marks looks for its own,
+//! so it shares the machine.
 
 use crate::support::recorder::Recorder;
 use crate::support::*;

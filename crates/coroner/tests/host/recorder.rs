@@ -1,4 +1,5 @@
-//! The flight recorder: it runs, is killed, meets a full disk, and its directory is always readable.
+//! The flight recorder: it runs, is killed, meets a full disk, and its directory is always readable. Each test looks at its own directory, so
+//! they share the machine, but for the one that measures the recorder's memory during a storm of processes.
 
 use crate::support::recorder::{Recorder, segment_bytes, segments};
 use crate::support::*;

@@ -1,5 +1,5 @@
 //! deploy/coroner.service under a real systemd: its few privileges suffice, its watchdog works, it stops cleanly, and it leaves no dead
-//! memory cgroups.
+//! memory cgroups. Each test has a node of its own and looks only at it: they share the machine.
 
 use crate::support::*;
 use coroner_lab::{HostLock, LiveScenario};

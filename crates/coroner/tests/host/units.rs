@@ -1,4 +1,7 @@
 //! `coroner units` on a real systemd with known units and agents, on broken buses, and on an image.
+//!
+//! Each scenario has a systemd, a bus and cgroups of its own, and the tests look only at its units: they share the machine. What a foreign
+//! systemd restarts is nobody's finding here; what a supervisor respawns is, so that test is alone.
 
 use crate::support::*;
 use coroner_lab::{HostLock, LiveScenario};
@@ -146,7 +149,7 @@ fn reset_failed_does_not_hide_a_crashloop() {
 
 #[test]
 fn a_supervisor_that_respawns_its_child_churns_without_a_restart() {
-    let Some(_host) = HostLock::share_as_root() else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("supervised-churn", &[]);
     let name = fact(&scenario, "unit").to_owned();
     let (live, diagnosis) = audit_and_diagnosis(&scenario, "3s");

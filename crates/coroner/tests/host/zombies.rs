@@ -1,4 +1,5 @@
-//! `coroner zombies` on real dead cgroups.
+//! `coroner zombies` on real dead cgroups. Tests that look only at the group of their own parent share the machine; the diagnosis names only the
+//! largest groups of the node.
 
 use crate::support::*;
 use coroner_lab::{Cgroup, HostLock, LiveScenario};
