@@ -103,18 +103,18 @@ impl Drop for Place {
     }
 }
 
-/// Lets a test program start all its tests at once, so that the [`HostLock`] decides who runs. libtest starts as many as there are cores:
+/// Lets a test program start this many tests at once, so that the [`HostLock`] decides who runs. libtest starts as many as there are cores:
 /// tests that wait for the machine would keep others from sharing it.
 #[macro_export]
-macro_rules! start_all_tests_at_once {
-    () => {
+macro_rules! tests_at_once {
+    ($count:literal) => {
         #[used]
         #[unsafe(link_section = ".init_array")]
-        static START_ALL_TESTS_AT_ONCE: extern "C" fn() = {
+        static TESTS_AT_ONCE: extern "C" fn() = {
             extern "C" fn before_main() {
                 if std::env::var_os("RUST_TEST_THREADS").is_none() {
                     // SAFETY: before main there is only this thread.
-                    unsafe { std::env::set_var("RUST_TEST_THREADS", "100") };
+                    unsafe { std::env::set_var("RUST_TEST_THREADS", stringify!($count)) };
                 }
             }
             before_main

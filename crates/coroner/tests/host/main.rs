@@ -5,7 +5,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-coroner_lab::start_all_tests_at_once!();
+// All of them.
+coroner_lab::tests_at_once!(100);
 
 mod diagnose;
 mod fix;

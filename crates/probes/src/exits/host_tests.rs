@@ -15,8 +15,8 @@ use rustix::thread::CapabilitySet;
 
 use super::*;
 
-// For all tests of this crate.
-coroner_lab::start_all_tests_at_once!();
+// For all tests of this crate. More than wait for the machine at any time, but not so many that unit tests with time limits suffer.
+coroner_lab::tests_at_once!(16);
 
 const LONG: Duration = Duration::from_secs(3600);
 

@@ -29,8 +29,8 @@ impl Scene {
         Scene::below_own(what, HostLock::share_as_root()?)
     }
 
-    /// For tests that use node-wide counts.
-    fn alone(what: &str) -> Option<Scene> {
+    /// For tests that use node-wide counts, or change what the node can do.
+    pub fn alone(what: &str) -> Option<Scene> {
         Scene::below_own(what, HostLock::take_as_root()?)
     }
 
