@@ -72,7 +72,10 @@ fn kill_again_and_again(dir: &Path, mut random: u64, times: usize) {
         let mut empty = Vec::new();
         for segment in &before {
             match recording::read(segment) {
-                Ok(recording) => assert!(recording.evidence.unseen.iter().all(|u| u.probe != recording::PROBE)),
+                Ok(recording) => {
+                    let damage = recording.evidence.unseen.iter().find(|u| u.probe == recording::PROBE);
+                    assert_eq!(damage, None, "round {round}: {}", segment.display());
+                }
                 // Killed before its first commit.
                 Err(recording::RecordingError::Empty { .. }) => empty.push(segment),
                 Err(error) => panic!("round {round}: {error}"),
