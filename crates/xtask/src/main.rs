@@ -36,8 +36,7 @@ enum Command {
     },
     /// Run the host and browser tests repeatedly, and print which failed how often. Needs root, as they do.
     ///
-    /// Runs every test program of `cargo test --release`, and browser-tests. If something fails, keeps the output in target/steady
-    /// and exits with 1.
+    /// Also prints how long they took. If something fails, keeps the output in target/steady and exits with 1.
     Steady {
         /// How often.
         #[arg(long, default_value_t = 3)]
@@ -45,6 +44,9 @@ enum Command {
         /// Run `stress-ng --cpu 2 --fork 1 --hdd 1` at the same time.
         #[arg(long)]
         load: bool,
+        /// Run every test program of `cargo test --release`, also those that do not touch the host.
+        #[arg(long)]
+        all: bool,
         /// Only tests whose name contains one of these.
         #[arg(value_name = "TEST")]
         tests: Vec<String>,
@@ -66,8 +68,8 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     match Args::parse().command {
         Command::Bench { filter, runs } => bench::run(filter.as_deref().unwrap_or(""), runs.max(1))?,
-        Command::Steady { runs, load, tests } => {
-            if !steady::run(runs.max(1), load, &tests)? {
+        Command::Steady { runs, load, all, tests } => {
+            if !steady::run(runs.max(1), load, all, &tests)? {
                 return Ok(ExitCode::FAILURE);
             }
         }

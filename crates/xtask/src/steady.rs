@@ -11,13 +11,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LOAD: [&str; 6] = ["--cpu", "2", "--fork", "1", "--hdd", "1"];
+/// The programs with tests that run on the real host.
+const HOST: [&str; 8] =
+    ["coroner/host", "lab", "lab/guards", "lab/scenarios", "lab/score", "probes", "recorder", "profile/perf"];
+/// Tests that took less are not listed with their time.
+const LONG: f64 = 5.0;
 /// A test program that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
 /// How long a process that we end may take to clean up.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// Runs everything `runs` times. True if nothing failed.
-pub fn run(runs: u32, load: bool, filters: &[String]) -> anyhow::Result<bool> {
+/// Runs the host and browser tests, or `all`, `runs` times. True if nothing failed.
+pub fn run(runs: u32, load: bool, all: bool, filters: &[String]) -> anyhow::Result<bool> {
     stop_on_signals();
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
     let kept = top.join("target/steady");
@@ -25,8 +30,9 @@ pub fn run(runs: u32, load: bool, filters: &[String]) -> anyhow::Result<bool> {
         std::fs::remove_dir_all(&kept).with_context(|| format!("{}", kept.display()))?;
     }
     std::fs::create_dir_all(&kept)?;
-    let skipped = kept.join("skipped-tests.txt");
+    let (skipped, times) = (kept.join("skipped-tests.txt"), kept.join("times.txt"));
     let mut programs = build(&top)?;
+    programs.retain(|program| all || HOST.contains(&program.name.as_str()));
     programs.extend(browser_tests(&top, filters)?);
     let _events = KernelEvents::show()?;
     let mut seen = Seen::default();
@@ -38,7 +44,7 @@ pub fn run(runs: u32, load: bool, filters: &[String]) -> anyhow::Result<bool> {
                 break;
             }
             let output = kept.join(format!("{}-run{run}.txt", program.name.replace(['/', ' '], "-")));
-            let ended = program.run(&output, &skipped, filters)?;
+            let (ended, took) = program.run(&output, &skipped, &times, filters)?;
             if STOP.load(Ordering::Relaxed) {
                 break;
             }
@@ -46,6 +52,7 @@ pub fn run(runs: u32, load: bool, filters: &[String]) -> anyhow::Result<bool> {
             if !seen.add(program, run, &text, &ended, &output) {
                 std::fs::remove_file(&output)?;
             }
+            seen.add_times(program, took, &std::fs::read_to_string(&times).unwrap_or_default());
         }
         drop(stress);
         if STOP.load(Ordering::Relaxed) {
@@ -78,10 +85,12 @@ struct Program {
     takes_filters: bool,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 struct Outcome {
     test: String,
     failed: bool,
+    /// `None`: the program does not tell.
+    seconds: Option<f64>,
 }
 
 /// How a program ended.
@@ -92,10 +101,18 @@ enum Ended {
 }
 
 impl Program {
-    fn run(&self, output: &Path, skipped: &Path, filters: &[String]) -> anyhow::Result<Ended> {
+    fn run(
+        &self,
+        output: &Path,
+        skipped: &Path,
+        times: &Path,
+        filters: &[String],
+    ) -> anyhow::Result<(Ended, Duration)> {
         let file = File::create(output)?;
+        File::create(times)?;
         let mut command = Command::new(&self.command);
         command.args(&self.arguments).current_dir(&self.dir).env("CORONER_SKIPPED_TESTS", skipped);
+        command.env("CORONER_TEST_TIMES", times);
         command.env("CARGO_MANIFEST_DIR", &self.dir).env("CARGO", env!("CARGO"));
         if self.takes_filters {
             command.args(filters);
@@ -105,10 +122,10 @@ impl Program {
         let began = Instant::now();
         loop {
             if let Some(status) = group.leader.try_wait()? {
-                return Ok(Ended::Itself(status));
+                return Ok((Ended::Itself(status), began.elapsed()));
             }
             if began.elapsed() > LIMIT || STOP.load(Ordering::Relaxed) {
-                return Ok(Ended::Late);
+                return Ok((Ended::Late, began.elapsed()));
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -191,7 +208,7 @@ fn cargo_outcomes(output: &str) -> Vec<Outcome> {
             "FAILED" => true,
             _ => return None,
         };
-        Some(Outcome { test: test.trim_end_matches(" - should panic").to_owned(), failed })
+        Some(Outcome { test: test.trim_end_matches(" - should panic").to_owned(), failed, seconds: None })
     };
     output.lines().filter_map(outcome).collect()
 }
@@ -199,17 +216,25 @@ fn cargo_outcomes(output: &str) -> Vec<Outcome> {
 /// The same for `node --test`, which prints TAP. A file counts as a test if it failed before its tests ran.
 fn browser_outcomes(output: &str) -> Vec<Outcome> {
     let outcome = |line: &str| {
-        let line = line.trim_start();
         let (failed, rest) = match line.strip_prefix("not ok ") {
             Some(rest) => (true, rest),
             None => (false, line.strip_prefix("ok ")?),
         };
         let (number, test) = rest.split_once(" - ")?;
         number.parse::<u32>().ok()?;
-        (!test.contains(" # SKIP")).then(|| Outcome { test: test.to_owned(), failed })
+        Some(Outcome { test: test.to_owned(), failed, seconds: None })
     };
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    for line in output.lines().map(str::trim_start) {
+        let ms = line.strip_prefix("duration_ms: ").and_then(|ms| ms.parse::<f64>().ok());
+        match (ms, outcomes.last_mut()) {
+            (Some(ms), Some(last)) => last.seconds = last.seconds.or(Some(ms / 1000.0)),
+            _ => outcomes.extend(outcome(line)),
+        }
+    }
+    outcomes.retain(|outcome| !outcome.test.contains(" # SKIP"));
     let (files, tests): (Vec<Outcome>, Vec<Outcome>) =
-        output.lines().filter_map(outcome).partition(|outcome| outcome.test.ends_with(".mjs"));
+        outcomes.into_iter().partition(|outcome| outcome.test.ends_with(".mjs"));
     if tests.iter().any(|outcome| outcome.failed) {
         return tests;
     }
@@ -220,6 +245,8 @@ fn browser_outcomes(output: &str) -> Vec<Outcome> {
 #[derive(Default)]
 struct Seen {
     tests: BTreeMap<(String, String), Runs>,
+    /// The longest run of each program, in seconds.
+    programs: BTreeMap<String, f64>,
 }
 
 #[derive(Default)]
@@ -227,6 +254,8 @@ struct Runs {
     runs: u32,
     /// The output of each run in which it failed.
     failures: Vec<String>,
+    /// The longest run, in seconds; without the wait for its turn.
+    longest: f64,
 }
 
 impl Seen {
@@ -237,10 +266,11 @@ impl Seen {
         match ended {
             Ended::Late => {
                 let test = format!("(ended by us after {} min)", LIMIT.as_secs() / 60);
-                outcomes.push(Outcome { test, failed: true });
+                outcomes.push(Outcome { test, failed: true, seconds: None });
             }
             Ended::Itself(status) if !status.success() && (!failed || status.signal().is_some()) => {
-                outcomes.push(Outcome { test: format!("(the whole program: {status})"), failed: true });
+                let test = format!("(the whole program: {status})");
+                outcomes.push(Outcome { test, failed: true, seconds: None });
             }
             Ended::Itself(_) => {}
         }
@@ -248,6 +278,7 @@ impl Seen {
         for outcome in outcomes {
             let runs = self.tests.entry((program.name.clone(), outcome.test.clone())).or_default();
             runs.runs += 1;
+            runs.longest = runs.longest.max(outcome.seconds.unwrap_or(0.0));
             if outcome.failed {
                 any = true;
                 eprintln!("run {run}: {} failed: {}", program.name, outcome.test);
@@ -257,11 +288,23 @@ impl Seen {
         any
     }
 
+    /// Adds what the tests themselves wrote: seconds, and the test's name.
+    fn add_times(&mut self, program: &Program, took: Duration, times: &str) {
+        let longest = self.programs.entry(program.name.clone()).or_default();
+        *longest = longest.max(took.as_secs_f64());
+        for (seconds, test) in times.lines().filter_map(|line| line.split_once(' ')) {
+            let test = self.tests.get_mut(&(program.name.clone(), test.to_owned()));
+            if let (Some(test), Ok(seconds)) = (test, seconds.parse::<f64>()) {
+                test.longest = test.longest.max(seconds);
+            }
+        }
+    }
+
     fn failures(&self) -> usize {
         self.tests.values().map(|runs| runs.failures.len()).sum()
     }
 
-    /// Which tests failed how often, as Markdown.
+    /// Which tests failed how often, and the longest times, as Markdown.
     fn table(&self, load: bool) -> String {
         let most = self.tests.values().map(|runs| runs.runs).max().unwrap_or(0);
         let beside = if load { format!(" beside `stress-ng {}`", LOAD.join(" ")) } else { String::new() };
@@ -274,8 +317,20 @@ impl Seen {
             let (failures, files) = (runs.failures.len(), runs.failures.join(", "));
             text += &format!("| {program}: `{test}` | {} | {failures} | {files} |\n", runs.runs);
         }
+        let programs = self.programs.iter().map(|(program, seconds)| (program.clone(), *seconds));
+        let long = self.tests.iter().filter(|(_, runs)| runs.longest >= LONG);
+        let long = long.map(|((program, test), runs)| (format!("{program}: `{test}`"), runs.longest));
+        for (what, times) in [("program", Vec::from_iter(programs)), ("test", Vec::from_iter(long))] {
+            text += &longest_first(what, times);
+        }
         text
     }
+}
+
+fn longest_first(what: &str, mut times: Vec<(String, f64)>) -> String {
+    times.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let rows: String = times.iter().map(|(name, seconds)| format!("| {name} | {seconds:.0} s |\n")).collect();
+    if rows.is_empty() { rows } else { format!("\n| {what} | longest |\n|---|---|\n{rows}") }
 }
 
 /// A process and everything it starts; ended on drop.
@@ -392,6 +447,7 @@ mod tests {
                       not ok 2 - /x/page.test.mjs\n1..2\n# fail 1\n";
         let expected = [("zoom - and back".to_owned(), false), ("search".to_owned(), true)];
         assert_eq!(outcomes(browser_outcomes, output), expected);
+        assert_eq!(browser_outcomes(output)[0].seconds, Some(0.003));
         let broken = "ok 1 - zoom\nnot ok 2 - /x/page.test.mjs\n";
         assert_eq!(outcomes(browser_outcomes, broken)[1], ("/x/page.test.mjs".to_owned(), true));
     }
@@ -425,7 +481,10 @@ mod tests {
         let mut seen = Seen::default();
         let (fine, failed, killed) = (ExitStatus::from_raw(0), ExitStatus::from_raw(101 << 8), ExitStatus::from_raw(9));
         assert!(!seen.add(&program, 1, "test a ... ok\n", &Ended::Itself(fine), Path::new("/s/r1.txt")));
-        assert!(seen.table(false).ends_with("1 tests, 1 runs: 0 failures\n"));
+        assert_eq!(seen.table(false), "1 tests, 1 runs: 0 failures\n");
+        seen.add_times(&program, Duration::from_secs(9), "4.2 a\n7.4 a\n3.0 unknown\n");
+        let times = "\n| program | longest |\n|---|---|\n| lab/guards | 9 s |\n\n| test | longest |\n|---|---|\n| lab/guards: `a` | 7 s |\n";
+        assert!(seen.table(false).ends_with(times), "{}", seen.table(false));
         assert!(seen.add(&program, 2, "test a ... FAILED\n", &Ended::Itself(failed), Path::new("/s/r2.txt")));
         assert!(seen.add(&program, 3, "test a ... ok\n", &Ended::Itself(killed), Path::new("/s/r3.txt")));
         assert!(seen.add(&program, 4, "", &Ended::Late, Path::new("/s/r4.txt")));

@@ -13,7 +13,7 @@ fn diagnosed(name: &str) {
     let earlier = json_of(&coroner(&["diagnose", "--for", "500ms", "--json"]));
     let mut on_any_machine = others_are_busy();
     let scenario = start_scenario(name, &[]);
-    let mut args = vec!["diagnose", "--for", "5s", "--json"];
+    let mut args = vec!["diagnose", "--for", "3s", "--json"];
     let bus = scenario.truth.facts.get("bus").and_then(Value::as_str).map(str::to_owned);
     if let Some(bus) = &bus {
         args.extend(["--bus", bus]);
@@ -78,7 +78,7 @@ fn a_node_under_stress_ng_gets_no_warning() {
         let mut on_any_machine = others_are_busy();
         let stress = Child::spawn("stress-ng", Command::new("stress-ng").args(["--cpu", workers, "--quiet"]))
             .expect("stress-ng");
-        let out = coroner(&["diagnose", "--for", "5s", "--json"]);
+        let out = coroner(&["diagnose", "--for", "3s", "--json"]);
         drop(stress);
         on_any_machine |= others_are_busy();
         let mut diagnosis = json_of(&out);
@@ -95,7 +95,7 @@ fn a_recording_gives_the_same_findings_elsewhere() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("a.coroner");
     let scenario = start_scenario("rt-monopoly", &[]);
-    let recorded = coroner(&["record", "--for", "5s", "--json", "-o", file.to_str().unwrap()]);
+    let recorded = coroner(&["record", "--for", "3s", "--json", "-o", file.to_str().unwrap()]);
     let summary = json_of(&recorded);
     drop(scenario);
     let diagnosis = json_of(&coroner(&["diagnose", "--json", "--from", file.to_str().unwrap()]));
@@ -133,30 +133,32 @@ fn a_recording_survives_kill_9() {
     let committed = || {
         let out = coroner(&["cores", "--json", "--from", file.to_str().unwrap()]);
         let cores: Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
-        cores["cores"][0]["strip"].as_array().is_some_and(|strip| strip.len() >= 40)
+        cores["cores"][0]["strip"].as_array().is_some_and(|strip| strip.len() >= 20)
     };
-    wait_until("four seconds are in the file", committed);
+    wait_until("two seconds are in the file", committed);
     recorder.kill().unwrap();
     recorder.wait().unwrap();
     let diagnosis = json_of(&coroner(&["diagnose", "--json", "--from", file.to_str().unwrap()]));
     assert_truth(&scenario.truth, &diagnosis);
 }
 
+// The following look at one log line or at what is unseen, whatever else happens: they share the machine.
+
 #[test]
 fn a_kernel_log_line_counts_only_if_the_kernel_wrote_it() {
-    let Some(_host) = HostLock::take_as_root() else { return };
-    let line = "ena 0000:20:03.0 eth9: TX q 5 is paused for too long (threshold 5000000). Time since last napi 6596000 usec. napi scheduled: 1\n";
+    let Some(_host) = HostLock::share_as_root() else { return };
+    let line = "ena 0000:20:03.0 eth8: TX q 5 is paused for too long (threshold 5000000). Time since last napi 6596000 usec. napi scheduled: 1\n";
     std::fs::write("/dev/kmsg", line).unwrap();
-    let about_eth9 = |d: &Value| d["findings"].as_array().unwrap().iter().any(|f| f["subject"]["name"] == "eth9");
+    let about_eth8 = |d: &Value| d["findings"].as_array().unwrap().iter().any(|f| f["subject"]["name"] == "eth8");
     let honest = json_of(&coroner(&["diagnose", "--for", "1s", "--json"]));
-    assert!(!about_eth9(&honest), "a line written by user space was believed");
+    assert!(!about_eth8(&honest), "a line written by user space was believed");
     let trusting = json_of(&coroner(&["diagnose", "--for", "1s", "--json", "--trust-user-log"]));
-    assert!(about_eth9(&trusting), "{trusting:#}");
+    assert!(about_eth8(&trusting), "{trusting:#}");
 }
 
 #[test]
 fn without_root_it_runs_and_says_what_it_cannot_see() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let out = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"])
         .arg(readable_copy().path())
@@ -174,7 +176,7 @@ fn without_root_it_runs_and_says_what_it_cannot_see() {
 
 #[test]
 fn hidepid_and_a_container_are_reported_as_unseen() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let hidden = in_namespaces(
         &["--mount", "--propagation", "private"],
         "mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all \"$0\" diagnose --for 1s --json",

@@ -1,4 +1,5 @@
-//! Incidents: something happens, the minutes around it are frozen, shown, and exported.
+//! Incidents: something happens, the minutes around it are frozen, shown, and exported. The test with log lines and marks looks for its own,
+//! so it shares the machine.
 
 use crate::support::recorder::Recorder;
 use crate::support::*;
@@ -43,7 +44,7 @@ fn a_real_time_spinner_is_frozen_named_and_diagnosed_elsewhere() {
     let recorder = recorder(dir.path(), "[diagnosis]\nevery = \"10s\"\nmax_cpu = 100\n", &[]);
     let from = recorder.dir.to_str().unwrap().to_owned();
     // Something to compare with.
-    std::thread::sleep(Duration::from_secs(10));
+    std::thread::sleep(Duration::from_secs(4));
     let scenario = start_scenario("rt-monopoly", &[]);
     let truth = scenario.truth.clone();
     let (comm, core) = (truth.facts["comm"].as_str().unwrap().to_owned(), truth.facts["core"].as_u64().unwrap());
@@ -97,14 +98,12 @@ fn a_real_time_spinner_is_frozen_named_and_diagnosed_elsewhere() {
 fn consecutive_problems_are_told_apart() {
     let Some(_host) = HostLock::take_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
-    // The system picks a free port.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     // Long enough for the whole problem.
     let settings = dir.path().join("coroner.toml");
-    std::fs::write(&settings, "[incidents]\nafter = \"14s\"\n").unwrap();
+    std::fs::write(&settings, "[incidents]\nafter = \"10s\"\n").unwrap();
     let recorder = Recorder::start(
         &dir.path().join("d"),
-        &["--config", settings.to_str().unwrap(), "--max-size", "64MiB", "--metrics", &port],
+        &["--config", settings.to_str().unwrap(), "--max-size", "64MiB", "--metrics", "127.0.0.1:0"],
     );
     let from = recorder.dir.to_str().unwrap().to_owned();
     let mut told = Vec::new();
@@ -115,7 +114,7 @@ fn consecutive_problems_are_told_apart() {
         let is_it = |i: &Value| i["by"] == comm.as_str();
         let found = await_incident(&recorder, "the spinner begins an incident", is_it);
         assert_eq!(found["over"], Value::Null, "it goes on: {found:#}");
-        std::thread::sleep(Duration::from_secs(8));
+        std::thread::sleep(Duration::from_secs(5));
         let measured = scenario.stop().unwrap();
         let lasted = began.elapsed().as_secs_f64();
         let done = await_incident(&recorder, "it is over and complete", |i| {
@@ -123,15 +122,17 @@ fn consecutive_problems_are_told_apart() {
         });
         let seconds = done["lasted_seconds"].as_f64().unwrap();
         // A delayed recorder sees start and end late. But the length is that of this problem, not of both.
-        assert!((4.0..lasted + 4.0).contains(&seconds), "{seconds} of at most {lasted}");
+        assert!((2.5..lasted + 4.0).contains(&seconds), "{seconds} of at most {lasted}");
         told.push((done["number"].to_string(), comm, measured["napi_waited_ms"].as_f64().unwrap()));
     }
 
-    let metrics = metrics(&port);
+    let said = recorder.said();
+    let (_, address) = said.split_once("metrics at http://").unwrap_or_else(|| panic!("no metrics: {said}"));
+    let metrics = metrics(address.split_once('/').unwrap().0);
     let value = |name: &str| -> f64 {
         metrics.lines().filter_map(|line| line.strip_prefix(name)?.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     };
-    assert!(value("coroner_core_saturated_seconds_total") >= 8.0, "{metrics}");
+    assert!(value("coroner_core_saturated_seconds_total") >= 5.0, "{metrics}");
     assert!(value("coroner_starved_nic_queues") >= 1.0, "{metrics}");
 
     // Each incident starts with what triggered it, though the second one's minutes contain both.
@@ -141,7 +142,7 @@ fn consecutive_problems_are_told_apart() {
         let root = verdict["root_cause"]["subject"]["name"].as_str().unwrap_or_default();
         assert!(root.starts_with(&format!("{comm}[")), "incident {number} leads with {root}, not {comm}");
         // Only long waits are reported, as a lower bound. If the kernel let the thread run now and then, there are few.
-        if *waited_ms < 6_000.0 {
+        if *waited_ms < 4_000.0 {
             continue;
         }
         let chain = verdict["chain"].as_array().unwrap();
@@ -181,7 +182,7 @@ fn metrics(address: &str) -> String {
 
 #[test]
 fn log_lines_and_marks_are_incidents_and_a_killed_recorders_ones_are_completed() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let said = dir.path().join("said");
     let hook = format!(

@@ -1,5 +1,5 @@
 //! deploy/coroner.service under a real systemd: its few privileges suffice, its watchdog works, it stops cleanly, and it leaves no dead
-//! memory cgroups.
+//! memory cgroups. Each test has a node of its own and looks only at it: they share the machine.
 
 use crate::support::*;
 use coroner_diagnosis::Code;
@@ -190,8 +190,8 @@ fn field(status: &str, name: &str) -> String {
 
 #[test]
 fn the_service_has_what_it_needs_and_nothing_more() {
-    let Some(_host) = HostLock::take_as_root() else { return };
-    let node = Node::boot("[Service]\nWatchdogSec=15\nRestartSec=1\nTimeoutAbortSec=5\n");
+    let Some(_host) = HostLock::share_as_root() else { return };
+    let node = Node::boot("[Service]\nWatchdogSec=10\nRestartSec=1\nTimeoutAbortSec=1\n");
     node.run(&["systemctl", "start", "coroner"]);
     assert_eq!(node.property("ActiveState"), "active");
     assert!(node.property("StatusText").contains("/var/lib/coroner"), "{}", node.property("StatusText"));
@@ -286,7 +286,7 @@ impl Drop for InUse {
 
 #[test]
 fn restarts_leave_no_dead_memory_cgroups() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let restarts = std::env::var("CORONER_TEST_RESTARTS").map_or(RESTARTS, |n| n.parse().unwrap());
     let node = Node::boot("[Unit]\nStartLimitIntervalSec=0\n");
     // On a real node others use the shell too, so its pages are not charged to us.

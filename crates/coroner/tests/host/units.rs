@@ -1,4 +1,7 @@
 //! `coroner units` on a real systemd with known units and agents, on broken buses, and on an image.
+//!
+//! Each scenario has a systemd, a bus and cgroups of its own, and the tests look only at its units: they share the machine. What a foreign
+//! systemd restarts is nobody's finding here; what a supervisor respawns is, so that test is alone.
 
 use crate::support::*;
 use coroner_lab::{HostLock, LiveScenario};
@@ -93,7 +96,7 @@ fn assert_zombies(zombies: &Value, at_ready: u64, since: u64) {
 
 #[test]
 fn a_crashloop_is_reported_with_its_rate_and_leaked_cgroups() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let scenario = start_scenario("crashloop-leak", &[]);
     let name = fact(&scenario, "unit").to_owned();
     let dir = tempfile::tempdir().unwrap();
@@ -131,7 +134,7 @@ fn a_crashloop_is_reported_with_its_rate_and_leaked_cgroups() {
 
 #[test]
 fn reset_failed_does_not_hide_a_crashloop() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let scenario = start_scenario("crashloop-reset", &[]);
     let name = fact(&scenario, "unit").to_owned();
     let live = audit(&scenario, "3s");
@@ -172,7 +175,7 @@ fn a_supervisor_that_respawns_its_child_churns_without_a_restart() {
 
 #[test]
 fn an_administrators_restarts_are_no_finding() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let scenario = start_scenario("admin-restarts", &[]);
     // Both watch while the service is restarted.
     let (live, diagnosis) = audit_and_diagnosis(&scenario, "4s");
@@ -186,7 +189,7 @@ fn an_administrators_restarts_are_no_finding() {
 
 #[test]
 fn a_job_that_fails_now_and_then_is_info() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let scenario = start_scenario("failing-oneshot", &[]);
     let (live, diagnosis) = audit_and_diagnosis(&scenario, "3s");
     assert_truth(&scenario.truth, &live);
@@ -196,7 +199,7 @@ fn a_job_that_fails_now_and_then_is_info() {
 
 #[test]
 fn an_agent_without_configuration_beside_a_kubelet_is_unused() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let scenario = start_scenario("agent-unused", &[]);
     let name = fact(&scenario, "unit");
     let (live, diagnosis) = audit_and_diagnosis(&scenario, "2s");
@@ -219,7 +222,7 @@ fn an_agent_without_configuration_beside_a_kubelet_is_unused() {
 
 #[test]
 fn a_configured_agent_is_fine_unless_another_owns_the_node() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let configured = start_scenario("agent-configured", &[]);
     let live = audit(&configured, "2s");
     assert_eq!(unit_findings(&live), Vec::<String>::new());
@@ -273,7 +276,7 @@ fn look_through(buses: &Value, look: impl Fn(&str) -> Output + Sync) -> Vec<(Str
 
 #[test]
 fn a_hanging_bus_is_reported_in_time_and_hides_nothing_else() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let zombies = start_scenario("zombies", &[]);
     let scenario = start_scenario("hanging-bus", &[]);
     let buses = &scenario.truth.facts["buses"];
@@ -292,7 +295,7 @@ fn a_hanging_bus_is_reported_in_time_and_hides_nothing_else() {
 
 #[test]
 fn a_bus_lost_in_the_middle_finds_nothing_and_rules_nothing_out() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let scenario = start_scenario("severed-bus", &[]);
     let buses = &scenario.truth.facts["buses"];
     for (how, diagnosis) in look_through(buses, |bus| coroner(&["diagnose", "--json", "--for", "1s", "--bus", bus])) {
@@ -309,7 +312,7 @@ fn a_bus_lost_in_the_middle_finds_nothing_and_rules_nothing_out() {
 
 #[test]
 fn without_systemd_processes_and_cgroups_are_audited() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     if Path::new("/run/systemd/system").exists() {
         return coroner_lab::skip("systemd runs this node");
     }

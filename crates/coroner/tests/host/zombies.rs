@@ -1,4 +1,5 @@
-//! `coroner zombies` on real dead cgroups.
+//! `coroner zombies` on real dead cgroups. Tests that look only at the group of their own parent share the machine; the diagnosis names only the
+//! largest groups of the node.
 
 use crate::support::*;
 use coroner_lab::{Cgroup, HostLock, LiveScenario};
@@ -14,12 +15,16 @@ fn group<'z>(zombies: &'z Value, truth: &Value) -> &'z Value {
         .unwrap_or_else(|| panic!("no group of {} in {zombies:#}", truth["parent"]))
 }
 
+fn has_its_bytes(zombies: &Value, truth: &Value) -> bool {
+    let bytes = &group(zombies, truth)["bytes"];
+    ["file", "shmem"].iter().all(|kind| bytes[kind] == truth["bytes"][kind])
+}
+
 /// A page under reclaim is on no list for a moment, so look again.
 fn settled(truth: &Value, look: impl Fn() -> Value) -> Value {
     let mut zombies = look();
     for _ in 0..5 {
-        let bytes = &group(&zombies, truth)["bytes"];
-        if ["file", "shmem"].iter().all(|kind| bytes[kind] == truth["bytes"][kind]) {
+        if has_its_bytes(&zombies, truth) {
             break;
         }
         zombies = look();
@@ -94,21 +99,24 @@ fn dead_cgroups_and_the_files_that_keep_them_are_named_live_and_recorded() {
 
 #[test]
 fn without_bpf_parents_and_bytes_are_known_and_the_reason_is_given() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let scenario = start_scenario("zombies-pinned", &[]);
     let truth = truth_of(&scenario);
-    let assert_fallback = |zombies: &Value, why: &str| {
+    let assert_fallback = |look: &dyn Fn() -> Value, why: &str| {
+        // The kernel sums these counters every two seconds.
+        let mut zombies = Value::Null;
+        wait_until("the bytes are exact", || {
+            zombies = look();
+            has_its_bytes(&zombies, &truth)
+        });
         assert_eq!(zombies["method"], "memory-stat", "{zombies:#}");
         let reasons = zombies["instead_of"].to_string();
         assert!(reasons.contains(why), "{why} is not in {reasons}");
-        let group = group(zombies, &truth);
-        assert_eq!(group["bytes"]["file"], truth["bytes"]["file"], "{group:#}");
-        assert_eq!(group["bytes"]["shmem"], truth["bytes"]["shmem"]);
         assert!(zombies["dead"].as_u64().unwrap() >= truth["count"].as_u64().unwrap());
         let unseen = zombies["unseen"].as_array().unwrap();
         assert!(unseen.iter().any(|u| u["probe"] == "zombies"), "{unseen:#?}");
     };
-    assert_fallback(&json_of(&coroner(&["zombies", "--json", "--no-bpf"])), "--no-bpf");
+    assert_fallback(&|| json_of(&coroner(&["zombies", "--json", "--no-bpf"])), "--no-bpf");
     let run = |drop: &[&str]| {
         let copy = readable_copy();
         let out = Command::new("setpriv").args(drop).arg("--").arg(copy.path()).args(["zombies", "--json"]).output();
@@ -116,9 +124,9 @@ fn without_bpf_parents_and_bytes_are_known_and_the_reason_is_given() {
     };
     // By number: setpriv of older distributions does not know these names.
     let no_bpf = ["--bounding-set", "-cap_39,-cap_38,-sys_admin", "--inh-caps", "-cap_39,-cap_38,-sys_admin"];
-    assert_fallback(&run(&no_bpf), "CAP_BPF");
+    assert_fallback(&|| run(&no_bpf), "CAP_BPF");
     let nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all"];
-    assert_fallback(&run(&nobody), "CAP_BPF");
+    assert_fallback(&|| run(&nobody), "CAP_BPF");
 }
 
 struct Loop(Child);
@@ -131,7 +139,7 @@ impl Drop for Loop {
 
 #[test]
 fn watch_names_who_creates_and_removes_cgroups() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let parent = Cgroup::with_controller("memory", "coroner-test-watch").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let made = dir.path().join("made");

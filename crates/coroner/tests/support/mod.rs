@@ -115,7 +115,7 @@ pub fn faults(truth: &Truth, diagnosis: &Value, asking: Asking<'_>) -> Option<St
 /// Whether others keep this machine so busy that it has problems of its own.
 pub fn others_are_busy() -> bool {
     let before = CoreTimes::now().unwrap();
-    std::thread::sleep(Duration::from_secs(1));
+    std::thread::sleep(Duration::from_millis(500));
     let busy = CoreTimes::now().unwrap().busy_percent_since(&before);
     busy.values().sum::<u64>() / busy.len().max(1) as u64 >= BUSY
 }

@@ -15,8 +15,12 @@ pub struct Recorder {
 impl Recorder {
     /// Starts it and waits until it records.
     pub fn start(dir: &Path, args: &[&str]) -> Recorder {
-        let recorder = Recorder::spawn(dir, args);
-        wait_until("the recorder records", || recorder.said().contains("recording into"));
+        let mut recorder = Recorder::spawn(dir, args);
+        wait_until("the recorder records", || {
+            let ended = recorder.child.try_wait().unwrap();
+            assert!(ended.is_none(), "it ended instead: {}", recorder.said());
+            recorder.said().contains("recording into")
+        });
         recorder
     }
 

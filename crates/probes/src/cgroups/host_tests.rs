@@ -1,6 +1,6 @@
 //! On the live node, as root: real zombies, real throttling, tens of thousands of real directories.
 //!
-//! These tests read node-wide counts, so they take turns and compare before with after.
+//! Tests that read node-wide counts take turns and compare before with after; those that look at their own cgroup share the machine.
 
 use super::*;
 use crate::test_tree::wait_for;
@@ -17,17 +17,25 @@ struct Host {
 }
 
 impl Host {
+    /// For node-wide counts.
     fn take() -> Option<Host> {
+        Host::with(coroner_lab::HostLock::take_as_root()?)
+    }
+
+    fn share() -> Option<Host> {
+        Host::with(coroner_lab::HostLock::share_as_root()?)
+    }
+
+    fn with(lock: coroner_lab::HostLock) -> Option<Host> {
         let skip = |why: &str| {
             coroner_lab::skip(why);
             None
         };
-        let lock = coroner_lab::HostLock::take_as_root()?;
         let mut cgroups = Cgroups::new(Root::live());
         cgroups.find(&mut Evidence::default());
         let found = cgroups.found.unwrap();
         let (Some(memory), Some(cpu)) = (found.memory, found.cpu) else { return skip("needs memory and cpu cgroups") };
-        let probe = Path::new(&memory.mount_point).join(format!("coroner-test-probe-{}", std::process::id()));
+        let probe = Path::new(&memory.mount_point).join(format!("coroner-test-probe-{}", rustix::thread::gettid()));
         if std::fs::create_dir(&probe).is_err() {
             return skip("needs a writable cgroup mount");
         }
@@ -140,7 +148,7 @@ fn three_hundred_zombies_are_counted_and_freed_when_nothing_pins_them() {
 
 #[test]
 fn a_spinner_in_a_quota_is_seen_throttled() {
-    let Some(host) = Host::take() else { return };
+    let Some(host) = Host::share() else { return };
     let scratch = Scratch::new(&host.cpu, "quota");
     let inner = scratch.0.join("inner");
     std::fs::create_dir(&inner).unwrap();
@@ -172,7 +180,7 @@ fn a_spinner_in_a_quota_is_seen_throttled() {
 
 #[test]
 fn a_memory_limit_that_is_hit_is_seen() {
-    let Some(host) = Host::take() else { return };
+    let Some(host) = Host::share() else { return };
     let scratch = Scratch::new(&host.memory, "limit");
     let limit = if host.memory.version == 1 { "memory.limit_in_bytes" } else { "memory.max" };
     std::fs::write(scratch.0.join(limit), "4194304").unwrap();

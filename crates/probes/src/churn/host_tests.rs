@@ -1,6 +1,7 @@
 //! On the live node, as root: real cgroups, created and removed by real processes.
 //!
-//! Others create and remove cgroups meanwhile: tests look only below their own.
+//! Others create and remove cgroups meanwhile: tests look only below their own, so they share the machine. Only the one that fills the queue
+//! would take events from the others.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -22,7 +23,10 @@ struct Scene {
 
 impl Scene {
     fn set(what: &str) -> Option<Scene> {
-        let lock = HostLock::take_as_root()?;
+        Scene::below(what, HostLock::share_as_root()?)
+    }
+
+    fn below(what: &str, lock: HostLock) -> Option<Scene> {
         match Cgroup::with_controller("memory", &format!("coroner-test-{what}")) {
             Ok(parent) => Some(Scene { parent, _lock: lock }),
             Err(error) => {
@@ -205,7 +209,7 @@ fn an_unfreed_cgroup_is_a_zombie() {
 
 #[test]
 fn events_lost_to_a_full_queue_are_still_counted() {
-    let Some(scene) = Scene::set("churn-lost") else { return };
+    let Some(scene) = HostLock::take_as_root().and_then(|lock| Scene::below("churn-lost", lock)) else { return };
     let mut watching = Watching::start(Way::Bpf);
     {
         // Nobody reads meanwhile. The queue holds 8,192 events.
@@ -256,7 +260,7 @@ fn start_with(keep: rustix::thread::CapabilitySet) -> (Option<Way>, Evidence) {
 #[test]
 fn without_privileges_the_reason_is_reported() {
     use rustix::thread::CapabilitySet;
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     if !Path::new("/sys/kernel/tracing/events").exists() {
         return coroner_lab::skip("needs a mounted tracefs (./check mounts it)");
     }

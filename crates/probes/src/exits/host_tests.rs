@@ -1,6 +1,7 @@
 //! On the live node, as root: real processes that end in all ways.
 //!
-//! Other processes end meanwhile: tests look only at their own children.
+//! Other processes end meanwhile: tests look only at their own children, so they share the machine. Only the one that fills the maps would
+//! take names from the others.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -13,6 +14,9 @@ use coroner_lab::{Child, HostLock};
 use rustix::thread::CapabilitySet;
 
 use super::*;
+
+// For all tests of this crate. More than wait for the machine at any time, but not so many that unit tests with time limits suffer.
+coroner_lab::tests_at_once!(16);
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -56,7 +60,7 @@ fn counts(row: &ChildExits) -> [u64; 3] {
 
 #[test]
 fn children_that_fail_are_counted_by_parent_and_name() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let reader = start();
     let shell = shell(&times(20, "sh -c 'exit 7'; sh -c 'exit 0'; sleep 0.05"));
     // Our own child is not counted.
@@ -77,7 +81,7 @@ fn children_that_fail_are_counted_by_parent_and_name() {
 
 #[test]
 fn each_interval_has_its_own_counts() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let mut reader = ExitReader::start_with(&Root::live(), Duration::ZERO);
     let mut evidence = Evidence::default();
     let shells: Vec<Child> = [5, 3]
@@ -96,7 +100,7 @@ fn each_interval_has_its_own_counts() {
 
 #[test]
 fn a_process_asked_to_end_has_not_failed() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let reader = start();
     let asked = "for s in HUP INT KILL PIPE TERM; do sh -c \"kill -$s \\$\\$\"; done
                  for c in 130 137 141 143; do sh -c \"exit $c\"; done";
@@ -136,7 +140,7 @@ fn actor() {
 
 #[test]
 fn a_process_with_threads_ends_once() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let reader = start();
     let run = |act: &str| format!("{ACT}={act} \"$0\" --exact exits::host_tests::actor --nocapture >/dev/null");
     let shell = shell(&format!("{}; {}", times(20, &run("exit")), times(5, &run("exec"))));
@@ -149,7 +153,7 @@ fn a_process_with_threads_ends_once() {
 
 #[test]
 fn parents_that_are_gone_are_summed() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     // A name that nobody else has.
     let name = format!("fail{}", std::process::id());
@@ -212,7 +216,7 @@ fn start_with_capabilities(keep: CapabilitySet) -> (bool, Evidence) {
 
 #[test]
 fn without_privileges_the_reason_is_reported() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let (sees, evidence) = start_with_capabilities(CapabilitySet::empty());
     assert_eq!((sees, evidence.unseen.len()), (false, 1), "{:?}", evidence.unseen);
     let unseen = evidence.why_unseen(probe::CHILD_EXITS).unwrap();
@@ -242,7 +246,7 @@ fn ids_of(pid: u32, field: &str) -> BTreeSet<u32> {
 
 #[test]
 fn nothing_stays_in_the_kernel_after_kill_9() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "exits::host_tests::actor", "--nocapture"]).env(ACT, "watch").stdout(Stdio::piped());
     let (child, stdout) = Child::spawn_with_stdout("watch", &mut command).unwrap();

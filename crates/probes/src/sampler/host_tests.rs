@@ -1,4 +1,5 @@
-//! On the live node, as root: real rings and real load. The machine has other work meanwhile.
+//! On the live node, as root: real rings and real load. The machine has other work meanwhile; tests that judge rates and losses of all cores
+//! have it for themselves.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -70,7 +71,7 @@ fn rate(samples: &[Ticked], core: u32) -> f64 {
 
 #[test]
 fn a_spinner_is_sampled_on_its_core_with_its_stack() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let mut sampler = start(97);
     let core = sampler.cores.iter().last().unwrap().number;
     let spinner = spinner(core);
@@ -88,7 +89,7 @@ fn a_spinner_is_sampled_on_its_core_with_its_stack() {
 
 #[test]
 fn forks_and_names_of_short_lived_processes_are_recorded() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let mut sampler = start(49);
     let mut command = Command::new("sh");
     let child = Child::spawn("sh", command.args(["-c", "for n in 1 2 3; do /bin/true; done; exec sleep 600"])).unwrap();
@@ -120,13 +121,13 @@ fn escalation_raises_the_rate_of_one_core_and_periods_match() {
     let core = *numbers.last().unwrap();
     // Some kernels give no samples of an idle core (nor to perf).
     let _busy: Vec<Child> = numbers.iter().map(|core| spinner(*core)).collect();
-    let usual = during(&mut sampler, Duration::from_secs(2));
+    let usual = during(&mut sampler, Duration::from_secs(1));
     sampler.escalate(core, 499).unwrap();
     samples(&mut sampler);
-    let faster = during(&mut sampler, Duration::from_secs(2));
+    let faster = during(&mut sampler, Duration::from_secs(1));
     sampler.relax(core).unwrap();
     samples(&mut sampler);
-    let again = during(&mut sampler, Duration::from_secs(2));
+    let again = during(&mut sampler, Duration::from_secs(1));
     if sampler.ticker == Ticker::CpuClock {
         for (samples, expected) in [(&usual, 49.0), (&faster, 499.0), (&again, 49.0)] {
             let rate = rate(samples, core);
@@ -152,17 +153,17 @@ fn nothing_is_lost_at_999_hz_on_all_cores() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     let mut sampler = start(999);
     let spinners: Vec<Child> = sampler.cores.iter().map(|core| spinner(core.number)).collect();
-    let seen = during(&mut sampler, Duration::from_secs(5));
+    let seen = during(&mut sampler, Duration::from_secs(2));
     drop(spinners);
     let mut by_core: BTreeMap<u32, u64> = BTreeMap::new();
     seen.iter().for_each(|sample| *by_core.entry(sample.core).or_default() += 1);
-    assert!(by_core.values().all(|n| *n as f64 > 5_000.0 * STOLEN), "{by_core:?}");
+    assert!(by_core.values().all(|n| *n as f64 > 2.0 * 999.0 * STOLEN), "{by_core:?}");
     assert!(sampler.losses().iter().all(|losses| losses.lost == 0), "{:?}", sampler.losses());
 }
 
 #[test]
 fn records_without_room_are_counted() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let mut evidence = Evidence::default();
     let mut sampler = start(49);
     let online = online(&Root::live()).unwrap();

@@ -28,7 +28,7 @@ fn is_whole(evidence: &Evidence) -> Result<(), &'static str> {
     parts.into_iter().find(|(there, _)| !there).map_or(Ok(()), |(_, what)| Err(what))
 }
 
-/// Collects turns until all is there; fails after ten seconds.
+/// Collects turns until all is there.
 fn tell(watch: &mut Watch) -> Evidence {
     let began = Instant::now();
     let mut evidence = watch.next_turn().expect("endless");
@@ -37,7 +37,7 @@ fn tell(watch: &mut Watch) -> Evidence {
         match is_whole(&evidence) {
             Ok(()) => return evidence,
             Err(what) => {
-                assert!(began.elapsed() < Duration::from_secs(10), "{what} is not reported: {:?}", evidence.unseen)
+                assert!(began.elapsed() < Duration::from_secs(60), "{what} is not reported: {:?}", evidence.unseen)
             }
         }
     }
@@ -72,5 +72,5 @@ fn each_segment_is_complete_in_itself() {
     watch.stop();
     let began = Instant::now();
     while watch.next_turn().is_some() {}
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }

@@ -1,4 +1,4 @@
-//! On the live node, as root: real dead cgroups, seen without BPF.
+//! On the live node, as root: real dead cgroups, seen without BPF. Tests look only below their own cgroups, so they share the machine.
 
 use super::look::Ground;
 use super::*;
@@ -24,7 +24,7 @@ struct Scene {
 
 impl Scene {
     fn set(what: &str, parents: usize) -> Option<Scene> {
-        let lock = HostLock::take_as_root()?;
+        let lock = HostLock::share_as_root()?;
         let draw = RandomState::new();
         let make =
             |i: usize| Cgroup::with_controller("memory", &format!("coroner-{what}-{:08x}", draw.hash_one(i) as u32));
@@ -198,7 +198,7 @@ fn under_churn_no_live_cgroup_is_counted_as_dead() {
 /// v2 counts them even without a memory controller, as on hybrid nodes: a socket pins the cgroup it was created in.
 #[test]
 fn v2_counts_the_dead_by_parent() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
+    let Some(_lock) = HostLock::share_as_root() else { return };
     let Some(v2) = coroner_lab::Hierarchy::all().unwrap().into_iter().find(|h| h.version == 2) else {
         return coroner_lab::skip("needs a cgroup v2 mount");
     };
