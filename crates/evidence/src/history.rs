@@ -4,6 +4,7 @@
 //! `conclusions`, extended each time; what was wrong meanwhile is in `problems`. So a healthy month is one row. Both tables can
 //! also be read with sqlite3. The oldest rows are removed when there are more than [`MOST_CONCLUSIONS`].
 
+use crate::Wall;
 use crate::recording::{RecordingError, fits, open_beside};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
@@ -48,9 +49,11 @@ pub struct Problem {
     pub certainty: Option<String>,
     pub title: String,
     /// `None` if it was there when the diagnosis's window began.
-    pub began_real_ns: Option<u64>,
+    #[serde(rename = "began_real_ns", serialize_with = "Wall::as_number")]
+    pub began: Option<Wall>,
     /// `None` if it is ongoing.
-    pub ended_real_ns: Option<u64>,
+    #[serde(rename = "ended_real_ns", serialize_with = "Wall::as_number")]
+    pub ended: Option<Wall>,
 }
 
 /// Consecutive diagnoses with the same conclusion.
@@ -58,8 +61,10 @@ pub struct Problem {
 pub struct Concluded {
     pub boot_id: String,
     /// The time they cover, without a gap.
-    pub from_real_ns: u64,
-    pub until_real_ns: u64,
+    #[serde(rename = "from_real_ns", serialize_with = "Wall::as_number")]
+    pub from: Wall,
+    #[serde(rename = "until_real_ns", serialize_with = "Wall::as_number")]
+    pub until: Wall,
     pub diagnoses: u64,
     /// `nothing wrong`, `cause found` …
     pub conclusion: String,
@@ -70,12 +75,12 @@ impl Concluded {
     /// Whether `next` says the same and begins before this one ended.
     fn goes_on_in(&self, next: &Concluded) -> bool {
         let same = |a: &Problem, b: &Problem| {
-            (&a.key, &a.severity, &a.certainty, a.ended_real_ns) == (&b.key, &b.severity, &b.certainty, b.ended_real_ns)
+            (&a.key, &a.severity, &a.certainty, a.ended) == (&b.key, &b.severity, &b.certainty, b.ended)
         };
         self.boot_id == next.boot_id
             && self.conclusion == next.conclusion
-            && next.from_real_ns <= self.until_real_ns
-            && next.until_real_ns >= self.until_real_ns
+            && next.from <= self.until
+            && next.until >= self.until
             && self.problems.len() == next.problems.len()
             && self.problems.iter().zip(&next.problems).all(|(a, b)| same(a, b))
     }
@@ -149,11 +154,11 @@ impl HistoryWriter {
     }
 
     fn extend(&mut self, id: i64, mut last: Concluded, next: &Concluded) -> rusqlite::Result<(i64, Concluded)> {
-        last.until_real_ns = next.until_real_ns;
+        last.until = next.until;
         last.diagnoses += next.diagnoses;
         self.db.execute(
             "UPDATE conclusions SET until_real_ns = ?2, diagnoses = ?3 WHERE id = ?1",
-            params![id, last.until_real_ns as i64, last.diagnoses as i64],
+            params![id, last.until.0 as i64, last.diagnoses as i64],
         )?;
         Ok((id, last))
     }
@@ -162,7 +167,7 @@ impl HistoryWriter {
         let tx = self.db.transaction()?;
         tx.execute(
             "INSERT INTO conclusions (boot_id, from_real_ns, until_real_ns, diagnoses, conclusion) VALUES (?, ?, ?, ?, ?)",
-            params![new.boot_id, new.from_real_ns as i64, new.until_real_ns as i64, new.diagnoses as i64, new.conclusion],
+            params![new.boot_id, new.from.0 as i64, new.until.0 as i64, new.diagnoses as i64, new.conclusion],
         )?;
         let id = tx.last_insert_rowid();
         for p in &new.problems {
@@ -178,8 +183,8 @@ impl HistoryWriter {
                     p.severity,
                     p.certainty,
                     p.title,
-                    p.began_real_ns.map(|ns| ns as i64),
-                    p.ended_real_ns.map(|ns| ns as i64)
+                    p.began.map(|at| at.0 as i64),
+                    p.ended.map(|at| at.0 as i64)
                 ],
             )?;
         }
@@ -226,8 +231,8 @@ fn concluded(row: &Row<'_>) -> rusqlite::Result<(i64, Concluded)> {
     fits(row)?;
     let concluded = Concluded {
         boot_id: row.get("boot_id")?,
-        from_real_ns: row.get::<_, i64>("from_real_ns")? as u64,
-        until_real_ns: row.get::<_, i64>("until_real_ns")? as u64,
+        from: Wall(row.get::<_, i64>("from_real_ns")? as u64),
+        until: Wall(row.get::<_, i64>("until_real_ns")? as u64),
         diagnoses: row.get::<_, i64>("diagnoses")? as u64,
         conclusion: row.get("conclusion")?,
         problems: Vec::new(),
@@ -237,7 +242,7 @@ fn concluded(row: &Row<'_>) -> rusqlite::Result<(i64, Concluded)> {
 
 fn problems(db: &Connection, conclusion: i64) -> rusqlite::Result<Vec<Problem>> {
     let mut select = db.prepare_cached("SELECT * FROM problems WHERE conclusion_id = ? ORDER BY id LIMIT 1000")?;
-    let time = |row: &Row<'_>, column: &str| row.get::<_, Option<i64>>(column).map(|ns| ns.map(|ns| ns as u64));
+    let time = |row: &Row<'_>, column: &str| row.get::<_, Option<i64>>(column).map(|ns| ns.map(|ns| Wall(ns as u64)));
     let problem = |row: &Row<'_>| {
         fits(row)?;
         Ok(Problem {
@@ -248,8 +253,8 @@ fn problems(db: &Connection, conclusion: i64) -> rusqlite::Result<Vec<Problem>> 
             severity: row.get("severity")?,
             certainty: row.get("certainty")?,
             title: row.get("title")?,
-            began_real_ns: time(row, "began_real_ns")?,
-            ended_real_ns: time(row, "ended_real_ns")?,
+            began: time(row, "began_real_ns")?,
+            ended: time(row, "ended_real_ns")?,
         })
     };
     select.query_map([conclusion], problem)?.collect()
@@ -265,8 +270,8 @@ mod tests {
     fn concluded(until: u64, problems: &[Problem]) -> Concluded {
         Concluded {
             boot_id: "b".to_owned(),
-            from_real_ns: (until - 3) * MINUTE,
-            until_real_ns: until * MINUTE,
+            from: Wall((until - 3) * MINUTE),
+            until: Wall(until * MINUTE),
             diagnoses: 1,
             conclusion: if problems.is_empty() { "nothing wrong" } else { "cause found" }.to_owned(),
             problems: problems.to_vec(),
@@ -275,7 +280,7 @@ mod tests {
 
     fn problem(key: &str) -> Problem {
         let (severity, certainty) = ("warning".to_owned(), Some("proven".to_owned()));
-        Problem { key: key.to_owned(), severity, certainty, began_real_ns: Some(7), ..Problem::default() }
+        Problem { key: key.to_owned(), severity, certainty, began: Some(Wall(7)), ..Problem::default() }
     }
 
     #[test]
@@ -296,7 +301,7 @@ mod tests {
         let rows = read(dir.path()).unwrap();
         let told: Vec<_> = rows
             .iter()
-            .map(|row| (row.from_real_ns / MINUTE, row.until_real_ns / MINUTE, row.diagnoses, row.problems.len()))
+            .map(|row| (row.from.0 / MINUTE, row.until.0 / MINUTE, row.diagnoses, row.problems.len()))
             .collect();
         assert_eq!(told, [(0, 6, 2, 0), (6, 11, 2, 1), (57, 60, 1, 1)]);
         assert_eq!(rows[1].problems, [ecs]);

@@ -25,16 +25,14 @@ pub mod time;
 pub mod units;
 pub mod zombies;
 
-use serde::{Deserialize, Serialize};
-
 pub use agents::{
     Condition, Enablement, FileAnswer, FileFormat, FileQuestion, FileState, Package, Preset, PullIn, TextFile, UnitFile,
 };
 pub use cgroup_names::{name_pattern, name_pattern_into, pattern_covers};
 pub use cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
 pub use cores::{CoreSet, CoreTicks, CoreTimes};
+pub use coroner_report::Wall;
 pub use coroner_report::node::{self, Node};
-pub use coroner_report::timestamp::format as timestamp;
 pub use coroner_report::{About, Cost, Unseen};
 pub use counters::{Counters, Delta, Point, Source};
 pub use glob::glob_matches;
@@ -49,7 +47,7 @@ pub use zombies::{
 };
 
 /// Everything seen of one node over some time.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evidence {
     /// Identity of the node. The latest wins.
     pub node: Option<Node>,

@@ -49,9 +49,8 @@ pub fn conclude(case: &Case<'_>) -> Conclusion {
             of.context.push(finding.reference());
         }
     }
-    verdicts.sort_by_key(|verdict| {
-        Reverse((verdict.severity, verdict.over_real_ns.is_none(), verdict.certainty, verdict.over_real_ns))
-    });
+    verdicts
+        .sort_by_key(|verdict| Reverse((verdict.severity, verdict.over.is_none(), verdict.certainty, verdict.over)));
     let unexplained = case
         .findings
         .iter()
@@ -152,7 +151,7 @@ fn verdict(
         because: judged.because.clone(),
         proofs: judged.proofs.clone(),
         timeline: timeline::of(case.evidence, &findings),
-        over_real_ns: timeline::over(case.evidence, &findings),
+        over: timeline::over(case.evidence, &findings),
         remedy: with_relief(case, &judged.remedy, &findings),
         not_fixed: judged.not_fixed.clone(),
         risk: judged.risk.clone(),

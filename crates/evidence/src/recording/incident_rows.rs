@@ -5,10 +5,11 @@ use super::open::{self, Opened};
 use super::read;
 use super::rows::{Table, U64, from_json, json, maybe_u64_of, u64_of};
 use super::{RecordingError, Writer};
+use crate::Wall;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::path::Path;
 
-/// The incident whose minutes a file holds. Times are nanoseconds since 1970.
+/// The incident whose minutes a file holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IncidentRow {
     pub number: u64,
@@ -16,9 +17,9 @@ pub struct IncidentRow {
     pub subject: String,
     pub core: Option<u32>,
     pub text: String,
-    pub triggered_real_ns: u64,
-    pub from_real_ns: u64,
-    pub until_real_ns: u64,
+    pub triggered: Wall,
+    pub from: Wall,
+    pub until: Wall,
 }
 
 /// A command or kernel function whose share of busy time rose compared with the time before; largest rise first.
@@ -90,11 +91,10 @@ impl Writer {
     /// Sets the incident that this file is; replaces an earlier one.
     pub fn set_incident(&mut self, incident: &IncidentRow) -> Result<(), RecordingError> {
         self.store("cannot store the incident", |tx| {
-            let IncidentRow { number, code, subject, core, text, triggered_real_ns, from_real_ns, until_real_ns } =
-                incident;
+            let IncidentRow { number, code, subject, core, text, triggered, from, until } = incident;
             let sql = "REPLACE INTO incident (id, number, code, subject, core, text, triggered_real_ns, from_real_ns,
                        until_real_ns) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?)";
-            let (triggered, from, until) = (U64(*triggered_real_ns), U64(*from_real_ns), U64(*until_real_ns));
+            let [triggered, from, until] = [triggered, from, until].map(|wall| U64(wall.0));
             tx.execute(sql, params![U64(*number), code, subject, core, text, triggered, from, until])?;
             Ok(())
         })
@@ -134,7 +134,7 @@ impl Writer {
 fn insert_rollup(tx: &Transaction<'_>, rollup: &RollupRow) -> rusqlite::Result<()> {
     // Field by field, so that a new one cannot be forgotten.
     let RollupRow {
-        minute_real_ns,
+        minute,
         cores,
         busy_mean,
         busy_max,
@@ -155,7 +155,7 @@ fn insert_rollup(tx: &Transaction<'_>, rollup: &RollupRow) -> rusqlite::Result<(
         lost_samples,
     } = rollup;
     tx.prepare_cached(&ROLLUPS.insert())?.execute(params![
-        U64(*minute_real_ns),
+        U64(minute.0),
         cores,
         busy_mean,
         busy_max,
@@ -227,9 +227,9 @@ fn incident_row(row: &Row<'_>) -> rusqlite::Result<IncidentRow> {
         subject: row.get("subject")?,
         core: row.get("core")?,
         text: row.get("text")?,
-        triggered_real_ns: u64_of(row, "triggered_real_ns")?,
-        from_real_ns: u64_of(row, "from_real_ns")?,
-        until_real_ns: u64_of(row, "until_real_ns")?,
+        triggered: Wall(u64_of(row, "triggered_real_ns")?),
+        from: Wall(u64_of(row, "from_real_ns")?),
+        until: Wall(u64_of(row, "until_real_ns")?),
     })
 }
 
@@ -253,7 +253,7 @@ fn riser(row: &Row<'_>) -> rusqlite::Result<RiserRow> {
 fn rollup(row: &Row<'_>) -> rusqlite::Result<RollupRow> {
     let count = |column| maybe_u64_of(row, column);
     Ok(RollupRow {
-        minute_real_ns: u64_of(row, "minute_real_ns")?,
+        minute: Wall(u64_of(row, "minute_real_ns")?),
         cores: row.get("cores")?,
         busy_mean: row.get("busy_mean")?,
         busy_max: row.get("busy_max")?,

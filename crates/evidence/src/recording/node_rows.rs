@@ -3,6 +3,7 @@
 //! Text and numbers are stored as they are, lists and programs as JSON. What is unknown has no row.
 
 use super::rows::{U64, from_json, json};
+use crate::Wall;
 use crate::node::Node;
 use rusqlite::types::{FromSql, Value, ValueRef};
 use rusqlite::{Transaction, params};
@@ -17,7 +18,7 @@ pub fn replace(tx: &Transaction<'_>, node: &Node) -> rusqlite::Result<()> {
         boot_id,
         kernel,
         architecture,
-        booted_real_ns,
+        booted,
         os,
         cores,
         memory_bytes,
@@ -64,7 +65,7 @@ pub fn replace(tx: &Transaction<'_>, node: &Node) -> rusqlite::Result<()> {
         }
     }
     let numbers = [
-        ("booted_real_ns", *booted_real_ns),
+        ("booted_real_ns", booted.map(|at| at.0)),
         ("cores", cores.map(u64::from)),
         ("memory_bytes", *memory_bytes),
         ("systemd", systemd.map(u64::from)),
@@ -89,7 +90,7 @@ pub fn node(rows: HashMap<String, Value>) -> (Option<Node>, Vec<String>) {
         boot_id: rows.get("boot_id"),
         kernel: rows.get("kernel"),
         architecture: rows.get("architecture"),
-        booted_real_ns: rows.get("booted_real_ns").map(|n: U64| n.0),
+        booted: rows.get("booted_real_ns").map(|n: U64| Wall(n.0)),
         os: rows.get("os"),
         cores: rows.get("cores"),
         memory_bytes: rows.get("memory_bytes").map(|n: U64| n.0),

@@ -11,7 +11,7 @@ use crate::tasks::{Process, RayProcess, SchedulingClass, Thread, ThreadKey};
 use crate::time::{Clocks, Time};
 use crate::units::Unit;
 use crate::{About, Cost, Unseen};
-use coroner_report::Name;
+use coroner_report::{Name, Wall};
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, Type, ValueRef};
 use rusqlite::{Row, Transaction, params};
 
@@ -92,14 +92,14 @@ pub const CLOCKS: Table = Table { name: "clocks", columns: &["at_ns", "real_ns",
 
 pub fn insert_clocks(tx: &Transaction<'_>, items: &[Clocks]) -> rusqlite::Result<()> {
     let mut insert = tx.prepare_cached(&CLOCKS.insert())?;
-    for &Clocks { at, real_ns, boot_ns } in items {
-        insert.execute(params![at, U64(real_ns), U64(boot_ns)])?;
+    for &Clocks { at, wall, boot_ns } in items {
+        insert.execute(params![at, U64(wall.0), U64(boot_ns)])?;
     }
     Ok(())
 }
 
 pub fn clocks(row: &Row<'_>) -> rusqlite::Result<Clocks> {
-    Ok(Clocks { at: row.get("at_ns")?, real_ns: u64_of(row, "real_ns")?, boot_ns: u64_of(row, "boot_ns")? })
+    Ok(Clocks { at: row.get("at_ns")?, wall: Wall(u64_of(row, "real_ns")?), boot_ns: u64_of(row, "boot_ns")? })
 }
 
 pub const PROCESSES: Table = Table {

@@ -1,6 +1,7 @@
 //! What is installed to run, its churn and its logs, as rows and back.
 
 use super::rows::{Table, U64, from_json, json, maybe_u64_of, u64_of};
+use crate::Wall;
 use crate::agents::{FileAnswer, TextFile, UnitFile};
 use crate::units::{ChildExits, Container, Unit, UnitLogLine, UnitSockets};
 use rusqlite::{Row, Transaction, params};
@@ -70,8 +71,8 @@ impl Details {
             tasks: unit.tasks,
             triggered_by: unit.triggered_by,
             triggers: unit.triggers,
-            last_trigger_real_ns: unit.last_trigger_real_ns,
-            next_trigger_real_ns: unit.next_trigger_real_ns,
+            last_trigger_real_ns: unit.last_trigger.map(|t| t.0),
+            next_trigger_real_ns: unit.next_trigger.map(|t| t.0),
             accepted: unit.accepted,
             connections: unit.connections,
             conditions_held: unit.conditions_held,
@@ -88,8 +89,8 @@ impl Details {
         unit.tasks = self.tasks;
         unit.triggered_by = self.triggered_by;
         unit.triggers = self.triggers;
-        unit.last_trigger_real_ns = self.last_trigger_real_ns;
-        unit.next_trigger_real_ns = self.next_trigger_real_ns;
+        unit.last_trigger = self.last_trigger_real_ns.map(Wall);
+        unit.next_trigger = self.next_trigger_real_ns.map(Wall);
         unit.accepted = self.accepted;
         unit.connections = self.connections;
         unit.conditions_held = self.conditions_held;
@@ -170,8 +171,8 @@ pub const UNIT_LOG: Table = Table { name: "unit_log", columns: &["unit", "real_n
 
 pub fn insert_unit_log(tx: &Transaction<'_>, items: &[UnitLogLine]) -> rusqlite::Result<()> {
     let mut insert = tx.prepare_cached(&UNIT_LOG.insert())?;
-    for UnitLogLine { unit, real_ns, text, restart } in items {
-        insert.execute(params![unit, U64(*real_ns), text, restart])?;
+    for UnitLogLine { unit, at, text, restart } in items {
+        insert.execute(params![unit, U64(at.0), text, restart])?;
     }
     Ok(())
 }
@@ -179,7 +180,7 @@ pub fn insert_unit_log(tx: &Transaction<'_>, items: &[UnitLogLine]) -> rusqlite:
 pub fn unit_log_line(row: &Row<'_>) -> rusqlite::Result<UnitLogLine> {
     Ok(UnitLogLine {
         unit: row.get("unit")?,
-        real_ns: u64_of(row, "real_ns")?,
+        at: Wall(u64_of(row, "real_ns")?),
         text: row.get("text")?,
         restart: row.get("restart")?,
     })
@@ -292,19 +293,8 @@ pub const CONTAINERS: Table = Table {
 pub fn insert_containers(tx: &Transaction<'_>, items: &[Container]) -> rusqlite::Result<()> {
     let mut insert = tx.prepare_cached(&CONTAINERS.insert())?;
     for row in items {
-        let Container {
-            at,
-            runtime,
-            name,
-            namespace,
-            pod,
-            pod_uid,
-            id,
-            restarts,
-            started_real_ns,
-            first_started_real_ns,
-            exit_code,
-        } = row;
+        let Container { at, runtime, name, namespace, pod, pod_uid, id, restarts, started, first_started, exit_code } =
+            row;
         insert.execute(params![
             at,
             runtime,
@@ -314,8 +304,8 @@ pub fn insert_containers(tx: &Transaction<'_>, items: &[Container]) -> rusqlite:
             pod_uid,
             id,
             U64(*restarts),
-            started_real_ns.map(U64),
-            first_started_real_ns.map(U64),
+            started.map(|t| U64(t.0)),
+            first_started.map(|t| U64(t.0)),
             exit_code,
         ])?;
     }
@@ -332,8 +322,8 @@ pub fn container(row: &Row<'_>) -> rusqlite::Result<Container> {
         pod_uid: row.get("pod_uid")?,
         id: row.get("container_id")?,
         restarts: u64_of(row, "restarts")?,
-        started_real_ns: maybe_u64_of(row, "started_real_ns")?,
-        first_started_real_ns: maybe_u64_of(row, "first_started_real_ns")?,
+        started: maybe_u64_of(row, "started_real_ns")?.map(Wall),
+        first_started: maybe_u64_of(row, "first_started_real_ns")?.map(Wall),
         exit_code: row.get("exit_code")?,
     })
 }

@@ -8,6 +8,7 @@ use coroner_evidence::node::{Gpu, Node, Software};
 use coroner_evidence::tasks::{Process, RayProcess, SchedTimes, SchedulingClass, Thread, ThreadKey, ThreadSample};
 use coroner_evidence::{
     Clocks, CoreSet, CoreTicks, CoreTimes, Cost, Evidence, LogLine, MapSource, Nic, NicQueue, QueueKind, Time, Unseen,
+    Wall,
 };
 use proptest::array::uniform8;
 use proptest::collection::vec;
@@ -44,7 +45,7 @@ fn node() -> impl Strategy<Value = Node> {
     let texts = vec(of(text()), 14);
     let programs = (of(software()), vec(software(), 0..3), of(software()), vec(gpu, 0..3));
     (texts, of(number()), any::<Option<u32>>(), of(number()), any::<Option<bool>>(), programs).prop_map(
-        |(mut texts, booted_real_ns, cores, memory_bytes, systemd, (kubelet, container_runtimes, ray, gpus))| {
+        |(mut texts, booted, cores, memory_bytes, systemd, (kubelet, container_runtimes, ray, gpus))| {
             let mut text = || texts.pop().expect("as many as there are fields");
             Node {
                 host: text(),
@@ -52,7 +53,7 @@ fn node() -> impl Strategy<Value = Node> {
                 boot_id: text(),
                 kernel: text(),
                 architecture: text(),
-                booted_real_ns,
+                booted: booted.map(Wall),
                 os: text(),
                 cores,
                 memory_bytes,
@@ -75,7 +76,7 @@ fn node() -> impl Strategy<Value = Node> {
 }
 
 fn clocks() -> impl Strategy<Value = Clocks> {
-    (time(), number(), number()).prop_map(|(at, real_ns, boot_ns)| Clocks { at, real_ns, boot_ns })
+    (time(), number(), number()).prop_map(|(at, wall, boot_ns)| Clocks { at, wall: Wall(wall), boot_ns })
 }
 
 fn core_times() -> impl Strategy<Value = CoreTimes> {

@@ -3,7 +3,7 @@
 use crate::any_evidence::{number, text, time};
 use coroner_evidence::{
     ChildExits, Container, Enablement, Evidence, FileAnswer, FileFormat, FileQuestion, FileState, Package, Preset,
-    TextFile, Unit, UnitFile, UnitLogLine, UnitSockets,
+    TextFile, Unit, UnitFile, UnitLogLine, UnitSockets, Wall,
 };
 use proptest::collection::vec;
 use proptest::option::of;
@@ -49,8 +49,8 @@ pub fn unit() -> impl Strategy<Value = Unit> {
                 tasks: number(),
                 triggered_by,
                 triggers,
-                last_trigger_real_ns: number(),
-                next_trigger_real_ns: number(),
+                last_trigger: number().map(Wall),
+                next_trigger: number().map(Wall),
                 accepted: number(),
                 connections: number(),
                 conditions_held,
@@ -92,9 +92,9 @@ fn text_file() -> impl Strategy<Value = TextFile> {
 }
 
 fn log_line() -> impl Strategy<Value = UnitLogLine> {
-    (text(), number(), text(), any::<Option<u32>>()).prop_map(|(unit, real_ns, text, restart)| UnitLogLine {
+    (text(), number(), text(), any::<Option<u32>>()).prop_map(|(unit, wall, text, restart)| UnitLogLine {
         unit,
-        real_ns,
+        at: Wall(wall),
         text,
         restart,
     })
@@ -145,8 +145,8 @@ fn container() -> impl Strategy<Value = Container> {
                 pod_uid: text(),
                 id: text(),
                 restarts,
-                started_real_ns: started,
-                first_started_real_ns: first_started,
+                started: started.map(Wall),
+                first_started: first_started.map(Wall),
                 exit_code,
             }
         })

@@ -1,10 +1,10 @@
 //! Monopolies as JSON.
 
 use super::{SourceJson, TaskJson, source_json, task_json};
+use coroner_evidence::Wall;
 use coroner_profile::model::label;
 use coroner_profile::views::monopolies::{By, Coverage, Edge, Monopoly};
 use coroner_source::profile::ReadProfile;
-use coroner_source::profile::words::wall_clock;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ struct Run<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     axis_ns: Option<i64>,
     /// Wall-clock time, where the file knows it.
-    time: Option<String>,
+    time: Option<Wall>,
     /// Includes pauses.
     length_ms: f64,
     /// The true length is within this of `length_ms`, if others' samples are at both ends.
@@ -100,7 +100,7 @@ pub fn document(
         start_s: read.seconds(run.start),
         start_ns: run.start,
         axis_ns: axis.map(|axis| run.start.wrapping_sub(axis) as i64),
-        time: read.wall(run.start).map(wall_clock),
+        time: read.wall(run.start),
         length_ms: ms(run.length),
         uncertainty_ms: ms(run.uncertainty),
         by: run.by,

@@ -189,7 +189,7 @@ fn incidents(shown: &Shown) -> Result<Answer, Refusal> {
     if let Some(entries) = document["incidents"].as_array_mut() {
         for (entry, listed) in entries.iter_mut().zip(&listed) {
             let incident = &listed.incident;
-            let (triggered, from, to) = (incident.triggered_real_ns, incident.from_real_ns, incident.until_real_ns);
+            let (triggered, from, to) = (incident.triggered, incident.from, incident.until);
             entry["trigger_ns"] = json!(source::on_axis(shown, triggered));
             entry["from"] = json!(source::on_axis(shown, from));
             entry["to"] = json!(source::on_axis(shown, to));

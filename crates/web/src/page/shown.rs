@@ -152,7 +152,7 @@ fn range_of(outline: &Outline, clock: Clock) -> Option<Range> {
         let (first, last) = samples.span?;
         let shift = match clock {
             Clock::Own(_) => 0,
-            Clock::Wall => samples.source.clock.map(|(own, wall)| wall.wrapping_sub(own))?,
+            Clock::Wall => samples.source.clock.map(|clock| clock.wall.0.wrapping_sub(clock.clock_ns))?,
         };
         Some((first.wrapping_add(shift), last.wrapping_add(shift)))
     });
@@ -204,8 +204,14 @@ impl Shown {
             (Clock::Wall, listed(&path, &[])?)
         } else {
             let outline = recording::outline(&path)?;
-            let own = outline.clocks.map(|clocks| (clocks.at.0, clocks.real_ns));
-            let of_profile = || outline.samples.as_ref().and_then(|samples| samples.source.clock);
+            let own = outline.clocks.map(|clocks| (clocks.at.0, clocks.wall));
+            let of_profile = || {
+                outline
+                    .samples
+                    .as_ref()
+                    .and_then(|samples| samples.source.clock)
+                    .map(|clock| (clock.clock_ns, clock.wall))
+            };
             let clock = Clock::Own(own.or_else(of_profile));
             (clock, Part::of(&path, clock)?.into_iter().collect())
         };
@@ -255,7 +261,7 @@ impl Shown {
 
     /// A profile held in memory.
     pub fn of_profile(source: ProfileSource, name: String, kept: KeptProfile) -> Shown {
-        let clock = Clock::Own(kept.names.clock.map(|clock| (clock.clock_ns, clock.wall_ns)));
+        let clock = Clock::Own(kept.names.clock.map(|clock| (clock.clock_ns, clock.wall)));
         let axis = Axis { clock, start: kept.samples.span().map_or(0, |(first, _)| first) };
         let files = Files { parts: Arc::default(), is_live: false, looked: Instant::now() };
         let shown = Shown::new(source, name, (SourceKind::Profile, kept.format.id(), axis), files);

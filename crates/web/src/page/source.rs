@@ -2,8 +2,7 @@
 
 use super::loading::Loading;
 use super::shown::{GAP, Shown};
-use coroner_evidence::Node;
-use coroner_evidence::timestamp;
+use coroner_evidence::Wall;
 use serde_json::{Value, json};
 
 const SCHEMA: &str = "coroner.source/1";
@@ -55,10 +54,10 @@ pub fn document(shown: &Shown) -> Value {
         "format": shown.format,
         "live": shown.is_live(),
         "loading": null,
-        "node": last.and_then(|part| part.outline.node.as_ref()).map(node),
+        "node": last.and_then(|part| part.outline.node.as_ref()),
         "start_ns": axis.start.to_string(),
         "length_ns": whole.end - whole.start,
-        "start_time": axis.real(whole.start).map(timestamp),
+        "start_time": axis.real(whole.start),
         "cores": cores,
         "has": {
             "evidence": shown.has_evidence(),
@@ -76,16 +75,6 @@ pub fn document(shown: &Shown) -> Value {
         "gaps": gaps(shown),
         "rate_hz": rate(shown, samples, cores.len()),
     })
-}
-
-/// As in a diagnosis.
-fn node(node: &Node) -> Value {
-    let mut fields = json!(node);
-    if let Some(fields) = fields.as_object_mut() {
-        fields.remove("booted_real_ns");
-        fields.insert("booted".into(), node.booted_real_ns.map(timestamp).into());
-    }
-    fields
 }
 
 /// The gaps between segments.
@@ -121,8 +110,8 @@ pub fn rate(shown: &Shown, samples: u64, cores: usize) -> Option<f64> {
 }
 
 /// A wall-clock time relative to the start of the axis; `None` if outside.
-pub fn on_axis(shown: &Shown, real_ns: u64) -> Option<i64> {
-    let at = shown.axis().of_real(real_ns)?;
+pub fn on_axis(shown: &Shown, wall: Wall) -> Option<i64> {
+    let at = shown.axis().of_real(wall)?;
     shown.whole().contains(&at).then(|| shown.axis().relative(at))
 }
 
@@ -136,11 +125,11 @@ pub fn own_incident(shown: &Shown) -> Value {
             "subject": incident.subject,
             "core": incident.core,
             "text": incident.text,
-            "triggered": timestamp(incident.triggered_real_ns),
-            "window": { "from": timestamp(incident.from_real_ns), "to": timestamp(incident.until_real_ns) },
-            "trigger_ns": on_axis(shown, incident.triggered_real_ns),
-            "from": on_axis(shown, incident.from_real_ns),
-            "to": on_axis(shown, incident.until_real_ns),
+            "triggered": incident.triggered,
+            "window": { "from": incident.from, "to": incident.until },
+            "trigger_ns": on_axis(shown, incident.triggered),
+            "from": on_axis(shown, incident.from),
+            "to": on_axis(shown, incident.until),
         })
     });
     let incidents: Vec<Value> = incidents.collect();

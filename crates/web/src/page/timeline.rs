@@ -149,7 +149,7 @@ fn of_parts(shown: &Shown, range: &Range, ask: &ApiQuery) -> (Vec<Happened>, Vec
         log.retain(|line| known.insert((part.outline.boot_id.clone(), line.sequence, line.stamp_us)));
         events.extend(told(shown, &log, &[], part.clocks()));
         let mut unit_log = logs.unit_log;
-        unit_log.retain(|line| known.insert((Some(line.unit.clone()), line.real_ns, 0)));
+        unit_log.retain(|line| known.insert((Some(line.unit.clone()), line.at.0, 0)));
         events.extend(told(shown, &[], &unit_log, part.clocks()));
     }
     (events, minutes)
@@ -174,7 +174,7 @@ fn told(shown: &Shown, log: &[LogLine], unit_log: &[UnitLogLine], clocks: Option
         }
     }
     for line in unit_log {
-        let Some(at) = axis.of_real(line.real_ns) else { continue };
+        let Some(at) = axis.of_real(line.at) else { continue };
         let is_restart = line.restart.is_some();
         events.push(Happened {
             at: axis.relative(at),
@@ -229,7 +229,7 @@ fn of_incidents(shown: &Shown) -> Vec<Happened> {
             let listed = incident_report::listed(directory).unwrap_or_default();
             let told = listed.iter().filter_map(|listed| {
                 let incident = &listed.incident;
-                let at = on_axis(shown, incident.triggered_real_ns)?;
+                let at = on_axis(shown, incident.triggered)?;
                 Some(event(at, &incident.code, &incident.subject, &incident.text, incident.number))
             });
             told.collect()
@@ -238,7 +238,7 @@ fn of_incidents(shown: &Shown) -> Vec<Happened> {
             let parts = shown.parts();
             let rows = parts.iter().filter_map(|part| part.outline.incident.as_ref());
             let told = rows.filter_map(|incident| {
-                let at = on_axis(shown, incident.triggered_real_ns)?;
+                let at = on_axis(shown, incident.triggered)?;
                 Some(event(at, &incident.code, &incident.subject, &incident.text, incident.number))
             });
             told.collect()
@@ -451,7 +451,7 @@ fn of_minutes(shown: &Shown, minutes: &[RollupRow], steps: Steps) -> Vec<Series>
     let mut add = |of: &dyn Fn(&RollupRow) -> Option<u64>, id, title, unit, worst, per: f64| {
         let mut values = Values::new(steps);
         for minute in minutes {
-            if let (Some(value), Some(at)) = (of(minute), axis.of_real(minute.minute_real_ns)) {
+            if let (Some(value), Some(at)) = (of(minute), axis.of_real(minute.minute)) {
                 match worst {
                     "max" => values.largest(at, value as f64),
                     _ => values.spread(at, at, value as f64),
@@ -482,7 +482,7 @@ pub fn growth(shown: &Shown, ask: &ApiQuery) -> Result<Value, Refusal> {
     if shown.is_directory() {
         for minutes in parallel::each(&shown.parts(), |part| recording::rollups(&part.path).unwrap_or_default()) {
             for minute in minutes {
-                if let Some(at) = axis.of_real(minute.minute_real_ns)
+                if let Some(at) = axis.of_real(minute.minute)
                     && (minute.zombies_dead.is_some() || minute.zombies_tracked.is_some())
                 {
                     counts.insert(axis.relative(at), (minute.zombies_dead, minute.zombies_tracked));
