@@ -13,7 +13,7 @@ pub enum Moment {
     Wall(Wall),
     /// A time of the day on which the first sample was taken (UTC), in nanoseconds.
     TimeOfDay(u64),
-    /// A reading of the recording's clock, whatever it says.
+    /// A reading of a file's own clock, whatever it says.
     Clock(u64),
 }
 
