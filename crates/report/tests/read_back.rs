@@ -51,7 +51,7 @@ fn identities_minutes_and_incidents_can_be_read_back() {
         ..Minute::default()
     });
     let also = Also { at: Wall(7), code: "mark".into(), subject: "node".into(), text: "…".into() };
-    again(&Incident {
+    let incident = Incident {
         schema: incident::SCHEMA.to_owned(),
         number: 3,
         code: "nic-reset".into(),
@@ -71,7 +71,12 @@ fn identities_minutes_and_incidents_can_be_read_back() {
         also: vec![also],
         also_more: 0,
         error: None,
-    });
+    };
+    again(&incident);
+    // Files that older versions wrote and read have numbers.
+    let json = serde_json::to_value(&incident).unwrap();
+    assert_eq!((&json["triggered_real_ns"], &json["last_repeat_real_ns"]), (&1.into(), &8.into()));
+    assert_eq!((&json["lasting"]["since_real_ns"], &json["also"][0]["real_ns"]), (&5.into(), &7.into()));
 }
 
 fn value() -> impl Strategy<Value = FactValue> {
