@@ -4,7 +4,7 @@ use crate::case::Case;
 use crate::rules;
 use crate::ties::Ties;
 use crate::verdict::{self, Conclusion};
-use coroner_evidence::{Cost, Evidence, Node, Unseen, recording};
+use coroner_evidence::{Cost, Evidence, Node, Unseen, Wall, recording};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
 
@@ -125,8 +125,8 @@ impl Answer {
 #[derive(Debug, Clone)]
 pub struct Diagnosis {
     pub node: Node,
-    /// First to last look, nanoseconds since 1970.
-    pub window_real_ns: Option<(u64, u64)>,
+    /// First to last look.
+    pub window: Option<(Wall, Wall)>,
     /// Worst first.
     pub findings: Vec<Finding>,
     pub ruled_out: Vec<RuledOut>,
@@ -159,14 +159,13 @@ pub fn diagnose(evidence: &Evidence) -> Diagnosis {
     }
     // Stable: the order of the rules is the reading order of equals.
     findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
-    let window_real_ns =
-        evidence.window().zip(evidence.clocks.last()).map(|(w, c)| (c.real_ns_of(w.from), c.real_ns_of(w.to)));
+    let window = evidence.window().zip(evidence.clocks.last()).map(|(w, c)| (c.wall_of(w.from), c.wall_of(w.to)));
     case.findings = findings;
     let conclusion = verdict::conclude(&case);
     Diagnosis {
         conclusion,
         node: evidence.node.clone().unwrap_or_default(),
-        window_real_ns,
+        window,
         findings: case.findings,
         ruled_out,
         unseen,
@@ -182,8 +181,8 @@ impl Diagnosis {
             coroner_version: coroner_version.to_owned(),
             node: self.node.clone(),
             window: coroner_report::diagnosis::Window {
-                from_real_ns: self.window_real_ns.map(|(from, _)| from),
-                to_real_ns: self.window_real_ns.map(|(_, to)| to),
+                from: self.window.map(|(from, _)| from),
+                to: self.window.map(|(_, to)| to),
             },
             conclusion: self.outcome(),
             verdicts: self.conclusion.verdicts.clone(),

@@ -4,6 +4,7 @@
 //! `conclusions`, extended each time; what was wrong meanwhile is in `problems`. So a healthy month is one row. Both tables can
 //! also be read with sqlite3. The oldest rows are removed when there are more than [`MOST_CONCLUSIONS`].
 
+use crate::Wall;
 use crate::recording::rows::{self, Columns, row};
 use crate::recording::{RecordingError, fits, open_beside};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -49,9 +50,11 @@ pub struct Problem {
     pub certainty: Option<String>,
     pub title: String,
     /// `None` if it was there when the diagnosis's window began.
-    pub began_real_ns: Option<u64>,
+    #[serde(rename = "began_real_ns", serialize_with = "Wall::as_number")]
+    pub began: Option<Wall>,
     /// `None` if it is ongoing.
-    pub ended_real_ns: Option<u64>,
+    #[serde(rename = "ended_real_ns", serialize_with = "Wall::as_number")]
+    pub ended: Option<Wall>,
 }
 
 /// Consecutive diagnoses with the same conclusion.
@@ -59,8 +62,10 @@ pub struct Problem {
 pub struct Concluded {
     pub boot_id: String,
     /// The time they cover, without a gap.
-    pub from_real_ns: u64,
-    pub until_real_ns: u64,
+    #[serde(rename = "from_real_ns", serialize_with = "Wall::as_number")]
+    pub from: Wall,
+    #[serde(rename = "until_real_ns", serialize_with = "Wall::as_number")]
+    pub until: Wall,
     pub diagnoses: u64,
     /// `nothing wrong`, `cause found` …
     pub conclusion: String,
@@ -69,11 +74,11 @@ pub struct Concluded {
 
 row!(Problem in "problems" of "conclusion_id" {
     key: "key", code: "code", subject_kind: "subject_kind", subject: "subject", severity: "severity",
-    certainty: "certainty", title: "title", began_real_ns: "began_real_ns", ended_real_ns: "ended_real_ns"
+    certainty: "certainty", title: "title", began: "began_real_ns", ended: "ended_real_ns"
 });
 
 row!(Concluded in "conclusions" {
-    boot_id: "boot_id", from_real_ns: "from_real_ns", until_real_ns: "until_real_ns", diagnoses: "diagnoses",
+    boot_id: "boot_id", from: "from_real_ns", until: "until_real_ns", diagnoses: "diagnoses",
     conclusion: "conclusion"
 } without problems);
 
@@ -81,12 +86,12 @@ impl Concluded {
     /// Whether `next` says the same and begins before this one ended.
     fn goes_on_in(&self, next: &Concluded) -> bool {
         let same = |a: &Problem, b: &Problem| {
-            (&a.key, &a.severity, &a.certainty, a.ended_real_ns) == (&b.key, &b.severity, &b.certainty, b.ended_real_ns)
+            (&a.key, &a.severity, &a.certainty, a.ended) == (&b.key, &b.severity, &b.certainty, b.ended)
         };
         self.boot_id == next.boot_id
             && self.conclusion == next.conclusion
-            && next.from_real_ns <= self.until_real_ns
-            && next.until_real_ns >= self.until_real_ns
+            && next.from <= self.until
+            && next.until >= self.until
             && self.problems.len() == next.problems.len()
             && self.problems.iter().zip(&next.problems).all(|(a, b)| same(a, b))
     }
@@ -160,11 +165,11 @@ impl HistoryWriter {
     }
 
     fn extend(&mut self, id: i64, mut last: Concluded, next: &Concluded) -> rusqlite::Result<(i64, Concluded)> {
-        last.until_real_ns = next.until_real_ns;
+        last.until = next.until;
         last.diagnoses += next.diagnoses;
         self.db.execute(
             "UPDATE conclusions SET until_real_ns = ?2, diagnoses = ?3 WHERE id = ?1",
-            params![id, last.until_real_ns as i64, last.diagnoses as i64],
+            params![id, last.until.0 as i64, last.diagnoses as i64],
         )?;
         Ok((id, last))
     }
@@ -233,8 +238,8 @@ mod tests {
     fn concluded(until: u64, problems: &[Problem]) -> Concluded {
         Concluded {
             boot_id: "b".to_owned(),
-            from_real_ns: (until - 3) * MINUTE,
-            until_real_ns: until * MINUTE,
+            from: Wall((until - 3) * MINUTE),
+            until: Wall(until * MINUTE),
             diagnoses: 1,
             conclusion: if problems.is_empty() { "nothing wrong" } else { "cause found" }.to_owned(),
             problems: problems.to_vec(),
@@ -243,7 +248,7 @@ mod tests {
 
     fn problem(key: &str) -> Problem {
         let (severity, certainty) = ("warning".to_owned(), Some("proven".to_owned()));
-        Problem { key: key.to_owned(), severity, certainty, began_real_ns: Some(7), ..Problem::default() }
+        Problem { key: key.to_owned(), severity, certainty, began: Some(Wall(7)), ..Problem::default() }
     }
 
     #[test]
@@ -264,7 +269,7 @@ mod tests {
         let rows = read(dir.path()).unwrap();
         let told: Vec<_> = rows
             .iter()
-            .map(|row| (row.from_real_ns / MINUTE, row.until_real_ns / MINUTE, row.diagnoses, row.problems.len()))
+            .map(|row| (row.from.0 / MINUTE, row.until.0 / MINUTE, row.diagnoses, row.problems.len()))
             .collect();
         assert_eq!(told, [(0, 6, 2, 0), (6, 11, 2, 1), (57, 60, 1, 1)]);
         assert_eq!(rows[1].problems, [ecs]);

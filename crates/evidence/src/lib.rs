@@ -33,8 +33,8 @@ pub use agents::{
 pub use cgroup_names::{name_pattern, name_pattern_into, pattern_covers};
 pub use cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, StatRead};
 pub use cores::{CoreSet, CoreTicks, CoreTimes};
+pub use coroner_report::Wall;
 pub use coroner_report::node::{self, Node};
-pub use coroner_report::timestamp::format as timestamp;
 pub use coroner_report::{About, Cost, Unseen};
 pub use counters::{Counters, Delta, Point, Source};
 pub use glob::glob_matches;

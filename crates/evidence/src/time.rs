@@ -1,8 +1,9 @@
 //! Time on the node's clocks.
 //!
 //! All evidence is stamped with the node's CLOCK_MONOTONIC: it never jumps, and perf can stamp samples with it. [`Clocks`] pairs
-//! it with the wall clock, so that people see dates and recordings can be compared.
+//! it with the wall clock, so that people see dates and recordings can be compared: the only way from [`Time`] to [`Wall`] and back.
 
+use coroner_report::Wall;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -69,25 +70,20 @@ impl Window {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clocks {
     pub at: Time,
-    /// Nanoseconds since 1970 (CLOCK_REALTIME).
-    pub real_ns: u64,
+    pub wall: Wall,
     /// Nanoseconds since boot, time in suspend included (CLOCK_BOOTTIME).
     pub boot_ns: u64,
 }
 
 impl Clocks {
-    /// The wall-clock time of `at`, in nanoseconds since 1970, by this pair.
-    pub fn real_ns_of(&self, at: Time) -> u64 {
-        if at >= self.at {
-            self.real_ns.saturating_add(at.0 - self.at.0)
-        } else {
-            self.real_ns.saturating_sub(self.at.0 - at.0)
-        }
+    /// The wall-clock time of `at`, by this pair.
+    pub fn wall_of(&self, at: Time) -> Wall {
+        self.wall + at.since(self.at) - self.at.since(at)
     }
 
     /// The monotonic time of a wall-clock moment, by this pair; `None` if that was before boot.
-    pub fn time_of_real_ns(&self, real_ns: u64) -> Option<Time> {
-        let at = self.at.0 as i128 + (real_ns as i128 - self.real_ns as i128);
+    pub fn time_of(&self, wall: Wall) -> Option<Time> {
+        let at = i128::from(self.at.0) + i128::from(wall.0) - i128::from(self.wall.0);
         u64::try_from(at).ok().map(Time)
     }
 }

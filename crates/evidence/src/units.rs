@@ -1,5 +1,6 @@
 //! systemd units, as the manager describes them.
 
+use crate::Wall;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -32,43 +33,29 @@ pub struct Unit {
     /// Its cgroup as the node names it: if the manager runs in a container, below that container's.
     pub cgroup: Option<String>,
     /// `Type=` of a service: `simple`, `notify`, `oneshot` …
-    #[serde(default)]
     pub service_type: Option<String>,
     /// `Restart=` of a service: `no`, `always`, `on-failure` …
-    #[serde(default)]
     pub restart: Option<String>,
     /// When its main process last ended, ns of CLOCK_MONOTONIC.
-    #[serde(default)]
     pub main_exited: Option<Time>,
     /// When it last became active, ns of CLOCK_MONOTONIC.
-    #[serde(default)]
     pub active_since: Option<Time>,
     /// CPU time of its cgroup since it last started.
-    #[serde(default)]
     pub cpu_ns: Option<u64>,
-    #[serde(default)]
     pub memory_bytes: Option<u64>,
     /// Threads in its cgroup.
-    #[serde(default)]
     pub tasks: Option<u64>,
     /// The timers, sockets and paths that start it.
-    #[serde(default)]
     pub triggered_by: Vec<String>,
     /// What this timer, socket or path starts.
-    #[serde(default)]
     pub triggers: Vec<String>,
     /// Timers: when it last fired, and will next; ns since 1970.
-    #[serde(default)]
-    pub last_trigger_real_ns: Option<u64>,
-    #[serde(default)]
-    pub next_trigger_real_ns: Option<u64>,
+    pub last_trigger: Option<Wall>,
+    pub next_trigger: Option<Wall>,
     /// Sockets: connections since it listens, and now.
-    #[serde(default)]
     pub accepted: Option<u64>,
-    #[serde(default)]
     pub connections: Option<u64>,
     /// False if its last start was skipped because a condition did not hold.
-    #[serde(default)]
     pub conditions_held: Option<bool>,
 }
 
@@ -76,8 +63,7 @@ pub struct Unit {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitLogLine {
     pub unit: String,
-    /// ns since 1970.
-    pub real_ns: u64,
+    pub at: Wall,
     pub text: String,
     /// The restart counter, if this is systemd's message about a scheduled automatic restart.
     pub restart: Option<u32>,
@@ -131,7 +117,7 @@ pub struct Container {
     /// How often it was restarted.
     pub restarts: u64,
     /// Its last start, and the first one that is still known; ns since 1970.
-    pub started_real_ns: Option<u64>,
-    pub first_started_real_ns: Option<u64>,
+    pub started: Option<Wall>,
+    pub first_started: Option<Wall>,
     pub exit_code: Option<i32>,
 }

@@ -5,7 +5,7 @@ mod hardware;
 mod place;
 mod software;
 
-use coroner_evidence::{CoreSet, Evidence, Node, probe};
+use coroner_evidence::{CoreSet, Evidence, Node, Wall, probe};
 
 use crate::counter_file::{Words, core_number, lines};
 use crate::root::Root;
@@ -31,7 +31,7 @@ pub fn identify(root: &Root, evidence: &mut Evidence) {
         boot_id: root.read_line("/proc/sys/kernel/random/boot_id"),
         kernel: root.read_line("/proc/sys/kernel/osrelease"),
         architecture: architecture(root),
-        booted_real_ns: booted_real_ns(stat.as_bytes()),
+        booted: booted(stat.as_bytes()),
         os: files.and_then(os),
         cores: cores(root, stat.as_bytes()),
         memory_bytes: memory_bytes(root),
@@ -101,11 +101,11 @@ fn architecture(root: &Root) -> Option<String> {
 }
 
 /// `btime` of /proc/stat, in seconds. The kernel derives it from the current wall clock, so it changes if that is set.
-fn booted_real_ns(stat: &[u8]) -> Option<u64> {
+fn booted(stat: &[u8]) -> Option<Wall> {
     let (_, line) = lines(stat).find(|(_, line)| line.starts_with(b"btime "))?;
     let mut words = Words(line);
     words.word()?;
-    words.number()?.checked_mul(1_000_000_000).filter(|ns| *ns > 0)
+    words.number()?.checked_mul(1_000_000_000).filter(|ns| *ns > 0).map(Wall)
 }
 
 fn cores(root: &Root, stat: &[u8]) -> Option<u32> {

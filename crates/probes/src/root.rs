@@ -1,5 +1,6 @@
 //! Where the node's files are, and how reading them can fail.
 
+use coroner_evidence::{Clocks, Wall};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -187,6 +188,12 @@ pub fn now() -> Time {
 pub(crate) fn clock(id: rustix::time::ClockId) -> Time {
     let t = rustix::time::clock_gettime(id);
     Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+/// The node's clocks, now.
+pub fn read_clocks() -> Clocks {
+    use rustix::time::ClockId::{Boottime, Realtime};
+    Clocks { at: now(), wall: Wall(clock(Realtime).0), boot_ns: clock(Boottime).0 }
 }
 
 /// CPU time used by this process.

@@ -2,10 +2,9 @@
 
 use crate::warn;
 use coroner_evidence::recording::{FindingRow, PROBE, RecordingError, Writer};
-use coroner_evidence::timestamp;
-use coroner_evidence::{CoreTicks, Evidence, Process, Thread, ThreadSample, Unseen};
+use coroner_evidence::{CoreTicks, Evidence, Process, Thread, ThreadSample, Unseen, Wall};
 use coroner_profile::recording::SampleWriter;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 /// How often [`Appender::take`] commits; the recorder's store has its own pace.
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
@@ -43,7 +42,7 @@ struct Gap {
 impl Gap {
     fn unseen(&self) -> Unseen {
         let seconds = self.to.duration_since(self.from).unwrap_or_default().as_secs_f64();
-        let (from, to) = (timestamp(real_ns(self.from)), timestamp(real_ns(self.to)));
+        let (from, to) = (Wall::from(self.from), Wall::from(self.to));
         Unseen {
             about: None,
             probe: PROBE.to_owned(),
@@ -52,10 +51,6 @@ impl Gap {
             how_to_see: "free disk space and record again".to_owned(),
         }
     }
-}
-
-fn real_ns(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
 impl Appender {
@@ -278,7 +273,7 @@ mod tests {
     }
 
     fn take_now(recorder: &mut Appender, fragment: Evidence) {
-        recorder.tried = UNIX_EPOCH;
+        recorder.tried = SystemTime::UNIX_EPOCH;
         recorder.take(fragment);
     }
 

@@ -6,15 +6,15 @@
 
 use super::config::DiagnosisConfig;
 use super::guest::{Guest, MOST_ANSWERED};
-use super::run::read_clocks;
 use super::status::{DiagnosisStatus, Status};
 use crate::warn;
 use anyhow::{Context, ensure};
 use coroner_diagnosis::finding::{Finding, Severity};
 use coroner_diagnosis::{Diagnosis, diagnose};
-use coroner_evidence::Clocks;
 use coroner_evidence::history::{Concluded, HistoryWriter, Problem};
 use coroner_evidence::recording::{Span, read_span};
+use coroner_evidence::{Clocks, Wall};
+use coroner_probes::root::read_clocks;
 use coroner_source::kernel_work;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -69,7 +69,7 @@ impl DiagnosisThread {
             program: vec!["/proc/self/exe".into()],
             history: None,
             waiting: VecDeque::new(),
-            looked_until_real_ns: None,
+            looked_until: None,
             own: DiagnosisStatus::default(),
             complained: false,
         };
@@ -92,7 +92,7 @@ struct Diagnoses {
     history: Option<HistoryWriter>,
     /// Not written yet, oldest first.
     waiting: VecDeque<Concluded>,
-    looked_until_real_ns: Option<u64>,
+    looked_until: Option<Wall>,
     own: DiagnosisStatus,
     complained: bool,
 }
@@ -127,8 +127,8 @@ impl Diagnoses {
         let args = [
             "diagnose-recorded".into(),
             self.directory.clone().into(),
-            from.to_string().into(),
-            clocks.real_ns.to_string().into(),
+            from.0.to_string().into(),
+            clocks.wall.0.to_string().into(),
         ];
         let mut guest = match Guest::start(&self.program, &args, "the diagnosis", LIMIT, clocks.at) {
             Ok(guest) => guest,
@@ -147,12 +147,11 @@ impl Diagnoses {
     }
 
     /// Starts a little before the end of the last window, within bounds.
-    fn window_from(&self, clocks: Clocks) -> u64 {
-        let before = |by: Duration| clocks.real_ns.saturating_sub(by.as_nanos() as u64);
-        let usual = before(self.config.every.min(LONGEST_WINDOW) + OVERLAP);
+    fn window_from(&self, clocks: Clocks) -> Wall {
+        let usual = clocks.wall - (self.config.every.min(LONGEST_WINDOW) + OVERLAP);
         // A wall clock that was set back must not leave an empty window.
-        let goes_on = self.looked_until_real_ns.map(|until| until.saturating_sub(OVERLAP.as_nanos() as u64));
-        goes_on.unwrap_or(usual).clamp(before(LONGEST_WINDOW + OVERLAP), usual)
+        let goes_on = self.looked_until.map(|until| until - OVERLAP);
+        goes_on.unwrap_or(usual).clamp(clocks.wall - (LONGEST_WINDOW + OVERLAP), usual)
     }
 
     /// Returns the CPU time it took.
@@ -162,7 +161,7 @@ impl Diagnoses {
         self.own.diagnoses += 1;
         self.own.cpu_seconds += took.as_secs_f64();
         self.own.problems = problems_by_code(&concluded);
-        self.looked_until_real_ns = Some(concluded.until_real_ns);
+        self.looked_until = Some(concluded.until);
         self.waiting.push_back(concluded);
         while self.waiting.len() > MOST_WAITING {
             self.waiting.pop_front();
@@ -206,25 +205,25 @@ impl Diagnoses {
 
 fn problems_by_code(concluded: &Concluded) -> BTreeMap<(String, String), u64> {
     let mut problems = BTreeMap::new();
-    for problem in concluded.problems.iter().filter(|problem| problem.ended_real_ns.is_none()) {
+    for problem in concluded.problems.iter().filter(|problem| problem.ended.is_none()) {
         *problems.entry((problem.code.clone(), problem.severity.clone())).or_default() += 1;
     }
     problems
 }
 
 /// The child's work: diagnoses what was recorded between two moments.
-pub fn conclude(directory: &Path, from_real_ns: u64, to_real_ns: u64) -> anyhow::Result<Answer> {
-    let mut recording = read_span(directory, &Span::Between { from_real_ns, to_real_ns })?;
+pub fn conclude(directory: &Path, from: Wall, to: Wall) -> anyhow::Result<Answer> {
+    let mut recording = read_span(directory, &Span::Between { from, to })?;
     let evidence = &mut recording.evidence;
     ensure!(evidence.window().is_some(), "{}: no core times were recorded in the last minutes", directory.display());
     kernel_work::add(directory, evidence);
     let diagnosis = diagnose(evidence);
-    let (from, until) = diagnosis.window_real_ns.context("the recording has no wall clock")?;
+    let (from, until) = diagnosis.window.context("the recording has no wall clock")?;
     let boot_id = diagnosis.node.boot_id.clone().unwrap_or_default();
     let concluded = Concluded {
         boot_id,
-        from_real_ns: from,
-        until_real_ns: until,
+        from,
+        until,
         diagnoses: 1,
         conclusion: diagnosis.outcome().as_str().to_owned(),
         problems: problems(&diagnosis),
@@ -244,8 +243,8 @@ fn problems(diagnosis: &Diagnosis) -> Vec<Problem> {
         severity: verdict.severity.as_str().to_owned(),
         certainty: Some(verdict.certainty.as_str().to_owned()),
         title: shortened(&verdict.root_cause.title),
-        began_real_ns: verdict.timeline.iter().filter(|moment| !moment.already).map(|moment| moment.real_ns).min(),
-        ended_real_ns: verdict.over_real_ns,
+        began: verdict.timeline.iter().filter(|moment| !moment.already).map(|moment| moment.at).min(),
+        ended: verdict.over,
     });
     let severity = |of: &Finding| of.severity.as_str().to_owned();
     let unexplained = conclusion.unexplained.iter().map(|unexplained| {
@@ -259,8 +258,8 @@ fn problems(diagnosis: &Diagnosis) -> Vec<Problem> {
             severity: finding.map_or_else(|| Severity::Warning.as_str().to_owned(), severity),
             certainty: None,
             title: shortened(&told.title),
-            began_real_ns: None,
-            ended_real_ns: None,
+            began: None,
+            ended: None,
         }
     });
     verdicts.chain(unexplained).take(MOST_PROBLEMS).collect()
@@ -294,25 +293,25 @@ mod tests {
             program: vec!["sh".into(), "-c".into(), program.into()],
             history: None,
             waiting: VecDeque::new(),
-            looked_until_real_ns: None,
+            looked_until: None,
             own: DiagnosisStatus::default(),
             complained: false,
         }
     }
 
     fn at(seconds: u64) -> Clocks {
-        Clocks { at: Time(0), real_ns: seconds * SECOND, boot_ns: 0 }
+        Clocks { at: Time(0), wall: Wall(seconds * SECOND), boot_ns: 0 }
     }
 
     #[test]
     fn windows_follow_each_other_and_stay_short() {
         let mut diagnoses = diagnoses(Path::new("/"), "");
-        assert_eq!(diagnoses.window_from(at(10_000)) / SECOND, 9_760);
-        diagnoses.looked_until_real_ns = Some(9_700 * SECOND);
-        assert_eq!(diagnoses.window_from(at(10_000)) / SECOND, 9_640);
+        assert_eq!(diagnoses.window_from(at(10_000)).0 / SECOND, 9_760);
+        diagnoses.looked_until = Some(Wall(9_700 * SECOND));
+        assert_eq!(diagnoses.window_from(at(10_000)).0 / SECOND, 9_640);
         // After a long pause, and after the clock was set back.
-        assert_eq!(diagnoses.window_from(at(20_000)) / SECOND, 19_340);
-        assert_eq!(diagnoses.window_from(at(5_000)) / SECOND, 4_760);
+        assert_eq!(diagnoses.window_from(at(20_000)).0 / SECOND, 19_340);
+        assert_eq!(diagnoses.window_from(at(5_000)).0 / SECOND, 4_760);
     }
 
     #[test]
@@ -324,7 +323,7 @@ mod tests {
             severity: "critical".to_owned(),
             ..Problem::default()
         };
-        let concluded = Concluded { until_real_ns: 7, diagnoses: 1, problems: vec![problem], ..Concluded::default() };
+        let concluded = Concluded { until: Wall(7), diagnoses: 1, problems: vec![problem], ..Concluded::default() };
         let text = answer(&Answer { cpu_ns: 2_000_000_000, concluded: concluded.clone() }).unwrap();
         let file = dir.path().join("answer");
         std::fs::write(&file, text).unwrap();

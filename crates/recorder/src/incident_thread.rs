@@ -2,9 +2,9 @@
 //! main loop.
 
 use super::incidents::Incidents;
-use super::run::read_clocks;
 use super::trigger::{Over, Trigger};
-use coroner_evidence::Clocks;
+use coroner_evidence::{Clocks, Wall};
+use coroner_probes::root::read_clocks;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -34,7 +34,7 @@ enum News {
 /// What other threads need to know of the incidents.
 #[derive(Debug, Clone, Default)]
 pub struct Overview {
-    pub needed_from_real_ns: Option<u64>,
+    pub needed_from: Option<Wall>,
     pub escalation: Option<(u32, u32)>,
     pub counts: BTreeMap<String, u64>,
     pub bytes: u64,
@@ -78,7 +78,7 @@ impl IncidentThread {
 
 fn run(mut incidents: Incidents, noticed: &Receiver<(News, Clocks)>, waiting: &AtomicUsize, told: &Mutex<Overview>) {
     loop {
-        let wait = if incidents.needed_from_real_ns().is_some() { TURN_EVERY } else { IDLE };
+        let wait = if incidents.needed_from().is_some() { TURN_EVERY } else { IDLE };
         match noticed.recv_timeout(wait) {
             Ok((News::Begun(trigger), clocks)) => {
                 waiting.fetch_sub(1, Ordering::Relaxed);
@@ -99,7 +99,7 @@ fn run(mut incidents: Incidents, noticed: &Receiver<(News, Clocks)>, waiting: &A
 
 fn of(incidents: &Incidents) -> Overview {
     Overview {
-        needed_from_real_ns: incidents.needed_from_real_ns(),
+        needed_from: incidents.needed_from(),
         escalation: None,
         counts: incidents.counts().clone(),
         bytes: incidents.bytes(),

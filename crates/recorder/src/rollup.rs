@@ -7,7 +7,7 @@ use super::meter::Meter;
 use super::status::{NodeStatus, ZombieStatus};
 use coroner_diagnosis::cores::timeline::{Shares, Timeline, Totals};
 use coroner_evidence::recording::{CoreMinute, RollupRow};
-use coroner_evidence::{Clocks, Evidence, Point, Source};
+use coroner_evidence::{Clocks, Evidence, Point, Source, Wall};
 use std::collections::{BTreeMap, HashMap};
 
 const MINUTE_NS: u64 = 60_000_000_000;
@@ -58,7 +58,7 @@ impl Rollup {
     ///
     /// `meter` must not have taken the fragment yet; `cores` may have.
     pub fn note(&mut self, fragment: &Evidence, meter: &Meter, cores: &Timeline, clocks: Clocks) -> Option<RollupRow> {
-        let minute = clocks.real_ns / MINUTE_NS;
+        let minute = clocks.wall.0 / MINUTE_NS;
         let ended = self.minute.replace(minute).filter(|before| *before != minute);
         let row = ended.map(|minute| self.row(minute, meter.node(), cores));
         self.take(fragment);
@@ -100,7 +100,7 @@ impl Rollup {
         let ZombieStatus { tracked, live, dead, .. } = now.zombies.clone().unwrap_or_default();
         let [cpu_stall_us, memory_stall_us, io_stall_us] = [0, 1, 2].map(|i| self.stalls[i].take());
         RollupRow {
-            minute_real_ns: minute * MINUTE_NS,
+            minute: Wall(minute * MINUTE_NS),
             cores: u32::try_from(by_core.len()).ok().filter(|cores| *cores > 0),
             busy_mean: (all > 0.0).then(|| rounded(by_core.iter().map(|core| core.busy).sum::<f64>() / all)),
             busy_max: by_core.iter().map(|core| core.busy).max_by(f64::total_cmp),
@@ -164,7 +164,7 @@ mod tests {
             seen.units.push(Unit { at, name: "ecs.service".into(), restarts, ..Unit::default() });
         }
         // 1,780,000,000 is 40 s into a minute.
-        (seen, Clocks { at, real_ns: 1_780_000_000_000_000_000 + i * 100_000_000, boot_ns: 0 })
+        (seen, Clocks { at, wall: Wall(1_780_000_000_000_000_000 + i * 100_000_000), boot_ns: 0 })
     }
 
     #[test]
@@ -179,7 +179,7 @@ mod tests {
             row
         };
         let rows: Vec<RollupRow> = (0..=2000).map(tenth).filter_map(&mut note).collect();
-        let minutes: Vec<u64> = rows.iter().map(|row| row.minute_real_ns / 1_000_000_000).collect();
+        let minutes: Vec<u64> = rows.iter().map(|row| row.minute.0 / 1_000_000_000).collect();
         assert_eq!(minutes, [1_779_999_960, 1_780_000_020, 1_780_000_080, 1_780_000_140]);
         // The first covers only 20 s.
         assert_eq!((rows[0].busy_mean, rows[0].softnet_drops, rows[0].unit_restarts), (Some(0.0), Some(19), Some(1)));

@@ -19,9 +19,10 @@ use super::triggers::{self, Triggers};
 use crate::warn;
 use anyhow::Context;
 use coroner_diagnosis::cores::timeline::Timeline;
+use coroner_evidence::Evidence;
 use coroner_evidence::own_directory::OwnDirectory;
-use coroner_evidence::{Clocks, Evidence, Time};
 use coroner_http::Running;
+use coroner_probes::root::read_clocks;
 use coroner_probes::sampler::{Sampler, SamplerOptions};
 use coroner_probes::watch::{NameZombies, Watch, WatchOptions};
 use coroner_profile::live::LiveFormat;
@@ -53,7 +54,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     let status = Arc::new(Mutex::new(Status::default()));
     let began = Instant::now();
     let clocks = read_clocks();
-    lock(&status).own.started_real_ns = clocks.real_ns;
+    lock(&status).own.started = clocks.wall;
     let segments =
         Segments::open(own.path(), config.max_size).with_context(|| format!("cannot list {}", own.path().display()))?;
     let incidents = IncidentThread::start(Incidents::open(own.path(), &config.incidents)?)?;
@@ -112,7 +113,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
             incidents.begin(trigger, clocks);
         }
         let about_incidents = incidents.told();
-        to_store.keep_from(about_incidents.needed_from_real_ns);
+        to_store.keep_from(about_incidents.needed_from);
         if let Some(rings) = &mut rings {
             rings.escalate(about_incidents.escalation);
         }
@@ -230,13 +231,4 @@ fn own_rss() -> u64 {
 
 fn host() -> Option<String> {
     Some(rustix::system::uname().nodename().to_string_lossy().into_owned())
-}
-
-pub(super) fn read_clocks() -> Clocks {
-    use rustix::time::{ClockId, clock_gettime};
-    let ns = |clock| {
-        let time = clock_gettime(clock);
-        u64::try_from(i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)).unwrap_or(0)
-    };
-    Clocks { at: Time(ns(ClockId::Monotonic)), real_ns: ns(ClockId::Realtime), boot_ns: ns(ClockId::Boottime) }
 }

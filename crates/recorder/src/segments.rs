@@ -1,6 +1,7 @@
 //! The segments in the recorder's directory: their size, eviction, and repair after a kill.
 
 use crate::warn;
+use coroner_evidence::Wall;
 use coroner_evidence::own_directory::id_of;
 use coroner_evidence::recording::{self, RecordingError, Writer, segments as names};
 use std::collections::VecDeque;
@@ -66,14 +67,14 @@ impl Segments {
     }
 
     /// Begins the segment of this moment.
-    pub fn create(&mut self, real_ns: u64) -> Result<(PathBuf, Writer), RecordingError> {
+    pub fn create(&mut self, wall: Wall) -> Result<(PathBuf, Writer), RecordingError> {
         if self.id.is_none() || id_of(&self.directory) != self.id {
             let why = "was removed, moved or replaced after recording began".to_owned();
             return Err(RecordingError::Other { path: self.directory.clone(), why });
         }
         let mut place = 1;
         loop {
-            let path = self.directory.join(names::name(real_ns, place));
+            let path = self.directory.join(names::name(wall, place));
             match Writer::create(&path) {
                 Ok(writer) => {
                     self.files.push_back((path.clone(), 0));
@@ -86,11 +87,11 @@ impl Segments {
     }
 
     /// Removes the oldest until there is room; those that an open incident needs only if nothing else is left.
-    pub fn make_room(&mut self, open: Option<&Path>, needed_from_real_ns: Option<u64>) {
+    pub fn make_room(&mut self, open: Option<&Path>, needed_from: Option<Wall>) {
         self.measure(open);
         while self.bytes(open) + AHEAD.min(self.limit / PARTS) > self.limit {
             let may_go = |path: &Path| Some(path) != open;
-            let needed = |path: &Path| needed_from_real_ns.is_some_and(|from| ends_after(path, from));
+            let needed = |path: &Path| needed_from.is_some_and(|from| ends_after(path, from));
             let at = self.files.iter().position(|(path, _)| may_go(path) && !needed(path));
             let Some(at) = at.or_else(|| self.files.iter().position(|(path, _)| may_go(path))) else { return };
             let Some((path, _)) = self.files.remove(at) else { return };
@@ -110,9 +111,8 @@ impl Segments {
 }
 
 /// Judged without its successor's name: a segment may hold ten minutes from its beginning.
-fn ends_after(path: &Path, real_ns: u64) -> bool {
-    let start = names::start_of(path).unwrap_or(0);
-    start.saturating_add(names::LONGEST.as_nanos() as u64) > real_ns
+fn ends_after(path: &Path, wall: Wall) -> bool {
+    names::start_of(path).unwrap_or_default() + names::LONGEST > wall
 }
 
 fn remove(path: &Path) {

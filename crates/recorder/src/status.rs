@@ -1,5 +1,6 @@
 //! The current state of the node and of the recorder, for /metrics.
 
+use coroner_evidence::Wall;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -57,7 +58,7 @@ pub struct ZombieStatus {
 /// Filled by the recorder's threads.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OwnStatus {
-    pub started_real_ns: u64,
+    pub started: Wall,
     pub cpu_seconds: f64,
     pub rss_bytes: u64,
     pub disk_bytes: u64,

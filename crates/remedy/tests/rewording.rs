@@ -46,7 +46,7 @@ fn reworded_catalogues() -> Vec<TextFile> {
 fn skeleton(diagnosis: &Diagnosis, evidence: &Evidence) -> Vec<String> {
     let mut lines = Vec::new();
     for verdict in &diagnosis.conclusion.verdicts {
-        let head = (&verdict.key, name(&verdict.root_cause), verdict.certainty, verdict.severity, verdict.over_real_ns);
+        let head = (&verdict.key, name(&verdict.root_cause), verdict.certainty, verdict.severity, verdict.over);
         lines.push(format!("{head:?}"));
         lines.extend(verdict.chain.iter().map(|l| format!("{} → {} {:?}", name(&l.from), name(&l.to), l.certainty)));
         lines.extend(verdict.context.iter().map(name));

@@ -1,6 +1,6 @@
 //! Everything coroner says about a node, as a document.
 
-use crate::{Cost, Finding, Node, RuledOut, Unexplained, Unseen, Verdict, timestamp};
+use crate::{Cost, Finding, Node, RuledOut, Unexplained, Unseen, Verdict, Wall};
 use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "coroner.diagnosis/1";
@@ -22,13 +22,11 @@ pub struct Diagnosis {
     pub cost: Option<Cost>,
 }
 
-/// What was watched, nanoseconds since 1970.
+/// What was watched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
-    #[serde(rename = "from", with = "timestamp::option")]
-    pub from_real_ns: Option<u64>,
-    #[serde(rename = "to", with = "timestamp::option")]
-    pub to_real_ns: Option<u64>,
+    pub from: Option<Wall>,
+    pub to: Option<Wall>,
 }
 
 /// The outcome in a word.

@@ -1,5 +1,6 @@
 //! An incident as stored beside its file: `incidents/N.json`.
 
+use crate::Wall;
 use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "coroner.incident/1";
@@ -25,21 +26,23 @@ pub struct Incident {
     pub by: Option<String>,
     pub core: Option<u32>,
     pub text: String,
-    /// Nanoseconds since 1970.
-    pub triggered_real_ns: u64,
+    #[serde(rename = "triggered_real_ns", serialize_with = "Wall::as_number")]
+    pub triggered: Wall,
     /// If it lasts: for how long so far, repeats included, and whether it goes on.
     #[serde(default)]
     pub lasting: Option<Lasting>,
-    pub from_real_ns: u64,
-    pub until_real_ns: u64,
+    #[serde(rename = "from_real_ns", serialize_with = "Wall::as_number")]
+    pub from: Wall,
+    #[serde(rename = "until_real_ns", serialize_with = "Wall::as_number")]
+    pub until: Wall,
     pub state: IncidentState,
     /// When the minutes before it were in its file.
-    #[serde(default)]
-    pub frozen_real_ns: Option<u64>,
+    #[serde(rename = "frozen_real_ns", default, serialize_with = "Wall::as_number")]
+    pub frozen: Option<Wall>,
     /// More of the same within the quiet time.
     pub repeats: u64,
-    #[serde(default)]
-    pub last_repeat_real_ns: Option<u64>,
+    #[serde(rename = "last_repeat_real_ns", default, serialize_with = "Wall::as_number")]
+    pub last_repeat: Option<Wall>,
     /// The text of the last repeat: its thread ID differs.
     #[serde(default)]
     pub last_repeat_text: Option<String>,
@@ -58,10 +61,11 @@ pub struct Lasting {
     /// The part that is over.
     pub lasted_ns: u64,
     /// When it last began.
-    pub since_real_ns: u64,
+    #[serde(rename = "since_real_ns", serialize_with = "Wall::as_number")]
+    pub since: Wall,
     /// When that ended; `None` while it goes on.
-    #[serde(default)]
-    pub until_real_ns: Option<u64>,
+    #[serde(rename = "until_real_ns", default, serialize_with = "Wall::as_number")]
+    pub until: Option<Wall>,
     /// It was going on when its recorder ended: its end was not seen.
     #[serde(default)]
     pub end_unseen: bool,
@@ -71,18 +75,19 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    pub fn since(real_ns: u64) -> Lasting {
-        Lasting { lasted_ns: 0, since_real_ns: real_ns, until_real_ns: None, end_unseen: false, at_least: false }
+    pub fn since(since: Wall) -> Lasting {
+        Lasting { lasted_ns: 0, since, until: None, end_unseen: false, at_least: false }
     }
 
     pub fn goes_on(&self) -> bool {
-        self.until_real_ns.is_none() && !self.end_unseen
+        self.until.is_none() && !self.end_unseen
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Also {
-    pub real_ns: u64,
+    #[serde(rename = "real_ns", serialize_with = "Wall::as_number")]
+    pub at: Wall,
     pub code: String,
     pub subject: String,
     pub text: String,

@@ -14,9 +14,9 @@ pub mod name;
 pub mod node;
 pub mod proof;
 pub mod subject;
-pub mod timestamp;
 pub mod unseen;
 pub mod verdict;
+pub mod wall;
 pub mod words;
 
 pub use code::Code;
@@ -32,3 +32,4 @@ pub use proof::{Certainty, Proof, Proofs};
 pub use subject::{Severity, Subject, SubjectKind};
 pub use unseen::{About, Cost, Unseen};
 pub use verdict::{Conclusion, FindingRef, Link, Moment, RuledOut, Unexplained, Verdict};
+pub use wall::Wall;

@@ -1,5 +1,6 @@
 //! One minute of a node, small enough for a fleet to keep.
 
+use crate::Wall;
 use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "coroner.minute/1";
@@ -9,8 +10,7 @@ pub const SCHEMA: &str = "coroner.minute/1";
 #[serde(default)]
 pub struct Minute {
     /// When the minute began.
-    #[serde(rename = "minute", with = "crate::timestamp")]
-    pub minute_real_ns: u64,
+    pub minute: Wall,
     pub cores: Option<u32>,
     /// Busy share over the minute: the mean of all cores, and the busiest core.
     pub busy_mean: Option<f64>,

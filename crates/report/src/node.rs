@@ -1,5 +1,6 @@
 //! The identity of a node.
 
+use crate::Wall;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -13,9 +14,7 @@ pub struct Node {
     /// `6.18.44-fc-v445`
     pub kernel: Option<String>,
     pub architecture: Option<String>,
-    /// Nanoseconds since 1970.
-    #[serde(rename = "booted", default, with = "crate::timestamp::option")]
-    pub booted_real_ns: Option<u64>,
+    pub booted: Option<Wall>,
     /// PRETTY_NAME of os-release.
     pub os: Option<String>,
     pub cores: Option<u32>,
@@ -69,9 +68,7 @@ pub struct NodeIdentity {
     pub host: Option<String>,
     pub machine_id: Option<String>,
     pub boot_id: Option<String>,
-    /// Nanoseconds since 1970.
-    #[serde(rename = "booted", with = "crate::timestamp::option")]
-    pub booted_real_ns: Option<u64>,
+    pub booted: Option<Wall>,
     /// As the fleet's operator calls it.
     pub cluster: Option<String>,
     pub labels: BTreeMap<String, String>,
@@ -118,7 +115,7 @@ impl NodeIdentity {
             host: node.host.clone(),
             machine_id: node.machine_id.clone(),
             boot_id: node.boot_id.clone(),
-            booted_real_ns: node.booted_real_ns,
+            booted: node.booted,
             attributes: known.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect(),
             ..NodeIdentity::default()
         }

@@ -1,7 +1,6 @@
 //! What caused what, with its proofs.
 
-use crate::timestamp;
-use crate::{Certainty, Code, Fact, Proofs, Severity, Subject};
+use crate::{Certainty, Code, Fact, Proofs, Severity, Subject, Wall};
 use serde::{Deserialize, Serialize};
 
 /// Identifies a finding by code, subject and culprit: one core may be occupied by one thread and later by another.
@@ -62,9 +61,9 @@ pub struct Verdict {
     pub proofs: Proofs,
     /// Oldest first.
     pub timeline: Vec<Moment>,
-    /// When it ended, if it was over before the end of the window. Nanoseconds since 1970; `None` if it goes on or that is unknown.
-    #[serde(rename = "over", default, with = "timestamp::option")]
-    pub over_real_ns: Option<u64>,
+    /// When it ended, if it was over before the end of the window. `None` if it goes on or that is unknown.
+    #[serde(default)]
+    pub over: Option<Wall>,
     /// First aid and fix in one text.
     pub remedy: String,
     /// What stops the harm before the cause is fixed.
@@ -82,9 +81,7 @@ pub struct Verdict {
 /// When a finding of a verdict began.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Nanoseconds since 1970.
-    #[serde(rename = "at", with = "timestamp")]
-    pub real_ns: u64,
+    pub at: Wall,
     /// It may have been this much earlier or later.
     pub uncertainty_ms: u64,
     /// It was already so when watching began; its start is unknown.

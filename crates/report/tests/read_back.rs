@@ -21,7 +21,7 @@ fn again<T: Serialize + DeserializeOwned + PartialEq + Debug>(told: &T) {
 fn node() -> Node {
     Node {
         host: Some("gpu-7".to_owned()),
-        booted_real_ns: Some(1_780_000_000_123_000_000),
+        booted: Some(Wall(1_780_000_000_123_000_000)),
         kernel: Some("6.18".to_owned()),
         cores: Some(192),
         memory_bytes: Some(512 << 30),
@@ -45,13 +45,13 @@ fn identities_minutes_and_incidents_can_be_read_back() {
     again(&identity);
     let core = CoreMinute { core: 3, busy: 0.5, system: 0.25, saturated_s: 1.5 };
     again(&Minute {
-        minute_real_ns: 1_780_000_020_000_000_000,
+        minute: Wall(1_780_000_020_000_000_000),
         busy_mean: Some(0.5),
         by_core: vec![core],
         ..Minute::default()
     });
-    let also = Also { real_ns: 7, code: "mark".into(), subject: "node".into(), text: "…".into() };
-    again(&Incident {
+    let also = Also { at: Wall(7), code: "mark".into(), subject: "node".into(), text: "…".into() };
+    let incident = Incident {
         schema: incident::SCHEMA.to_owned(),
         number: 3,
         code: "nic-reset".into(),
@@ -60,19 +60,24 @@ fn identities_minutes_and_incidents_can_be_read_back() {
         by: None,
         core: Some(3),
         text: "…".into(),
-        triggered_real_ns: 1,
-        lasting: Some(Lasting::since(5)),
-        from_real_ns: 0,
-        until_real_ns: 9,
+        triggered: Wall(1),
+        lasting: Some(Lasting::since(Wall(5))),
+        from: Wall(0),
+        until: Wall(9),
         state: IncidentState::Open,
-        frozen_real_ns: None,
+        frozen: None,
         repeats: 2,
-        last_repeat_real_ns: Some(8),
+        last_repeat: Some(Wall(8)),
         last_repeat_text: None,
         also: vec![also],
         also_more: 0,
         error: None,
-    });
+    };
+    again(&incident);
+    // Files that older versions wrote and read have numbers.
+    let json = serde_json::to_value(&incident).unwrap();
+    assert_eq!((&json["triggered_real_ns"], &json["last_repeat_real_ns"]), (&1.into(), &8.into()));
+    assert_eq!((&json["lasting"]["since_real_ns"], &json["also"][0]["real_ns"]), (&5.into(), &7.into()));
 }
 
 fn value() -> impl Strategy<Value = FactValue> {
@@ -112,12 +117,12 @@ proptest! {
             from: finding.clone(), to: finding.clone(), because: text.clone(), certainty: proofs.certainty(), proofs: proofs.clone(),
             evidence: facts.clone(),
         };
-        let moment = Moment { real_ns: ms * 1_000_000, uncertainty_ms: ms, already: shown, what: text.clone() };
+        let moment = Moment { at: Wall(ms * 1_000_000), uncertainty_ms: ms, already: shown, what: text.clone() };
         let verdict = Verdict {
             key: text.clone(), root_cause: finding.clone(), certainty: Certainty::Likely, severity: Severity::Critical, story: text.clone(),
             story_path: vec![text.clone()], story_also: vec![text.clone()], first_aid: Some(text.clone()), fix: text.clone(),
             chain: vec![link], context: vec![finding.clone()], because: text.clone(), proofs, timeline: vec![moment],
-            over_real_ns: shown.then_some(ms * 1_000_000), remedy: text.clone(), not_fixed: text.clone(), risk: Some(text.clone()),
+            over: shown.then_some(Wall(ms * 1_000_000)), remedy: text.clone(), not_fixed: text.clone(), risk: Some(text.clone()),
         };
         again(&verdict);
         let unexplained = Unexplained { finding, needs: text.clone(), command: text.clone(), then: text.clone() };

@@ -1,5 +1,6 @@
 //! Episodes: when each problem in a recorder's diagnoses began and ended.
 
+use coroner_evidence::Wall;
 use coroner_evidence::history::{self, Concluded, Problem};
 use coroner_evidence::recording::RecordingError;
 use std::collections::BTreeMap;
@@ -9,16 +10,16 @@ use std::time::Duration;
 /// A problem that was gone for no longer than this is the same one: two diagnoses see it in different windows.
 const SAME: Duration = Duration::from_secs(120);
 
-/// One problem from its beginning to its end. Times are nanoseconds since 1970.
+/// One problem from its beginning to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Episode {
     /// As last reported, with its worst severity.
     pub problem: Problem,
-    pub began_real_ns: u64,
+    pub began: Wall,
     /// It was there at the recorder's first look, so it may be older.
     pub is_older: bool,
     /// When it was last seen.
-    pub seen_until_real_ns: u64,
+    pub seen_until: Wall,
     pub end: End,
 }
 
@@ -49,9 +50,9 @@ pub struct History {
     pub episodes: Vec<Episode>,
     pub diagnoses: u64,
     /// From the first to the last diagnosis.
-    pub span_real_ns: Option<(u64, u64)>,
+    pub span: Option<(Wall, Wall)>,
     /// Times that no diagnosis covers.
-    pub gaps_real_ns: Vec<(u64, u64)>,
+    pub gaps: Vec<(Wall, Wall)>,
 }
 
 pub fn read(directory: &Path, is_live: bool) -> Result<History, RecordingError> {
@@ -62,33 +63,33 @@ fn of(rows: &[Concluded], is_live: bool) -> History {
     let mut history = History::default();
     // The open episode of each key.
     let mut open: BTreeMap<&str, Episode> = BTreeMap::new();
-    let mut looked_until: Option<u64> = None;
+    let mut looked_until: Option<Wall> = None;
     for row in rows {
-        let is_gap = looked_until.is_some_and(|until| row.from_real_ns > until);
+        let is_gap = looked_until.is_some_and(|until| row.from > until);
         if let Some(until) = looked_until.filter(|_| is_gap) {
-            history.gaps_real_ns.push((until, row.from_real_ns));
+            history.gaps.push((until, row.from));
         }
         let is_first_look = looked_until.is_none() || is_gap;
         for problem in &row.problems {
             let seen = seen(problem, row, is_first_look);
             match open.get_mut(problem.key.as_str()) {
-                Some(episode) if seen.began_real_ns <= episode.seen_until_real_ns + SAME.as_nanos() as u64 => {
+                Some(episode) if seen.began <= episode.seen_until + SAME => {
                     episode.goes_on(seen);
                 }
                 _ => history.episodes.extend(open.insert(&problem.key, seen)),
             }
         }
         history.diagnoses += row.diagnoses;
-        let from = history.span_real_ns.map_or(row.from_real_ns, |(from, _)| from);
-        looked_until = looked_until.max(Some(row.until_real_ns));
-        history.span_real_ns = looked_until.map(|until| (from, until));
+        let from = history.span.map_or(row.from, |(from, _)| from);
+        looked_until = looked_until.max(Some(row.until));
+        history.span = looked_until.map(|until| (from, until));
     }
     history.episodes.extend(open.into_values());
-    history.episodes.sort_by_key(|episode| episode.began_real_ns);
-    let last = looked_until.unwrap_or(0);
+    history.episodes.sort_by_key(|episode| episode.began);
+    let last = looked_until.unwrap_or_default();
     for episode in &mut history.episodes {
-        let is_last = episode.seen_until_real_ns >= last;
-        let before_a_gap = history.gaps_real_ns.iter().any(|(from, _)| *from == episode.seen_until_real_ns);
+        let is_last = episode.seen_until >= last;
+        let before_a_gap = history.gaps.iter().any(|(from, _)| *from == episode.seen_until);
         episode.end = match (episode.end, is_live) {
             (End::Ended, _) => End::Ended,
             (_, true) if is_last => End::GoesOn,
@@ -100,13 +101,13 @@ fn of(rows: &[Concluded], is_live: bool) -> History {
 }
 
 fn seen(problem: &Problem, row: &Concluded, is_first_look: bool) -> Episode {
-    let until = problem.ended_real_ns.unwrap_or(row.until_real_ns);
+    let until = problem.ended.unwrap_or(row.until);
     Episode {
         problem: problem.clone(),
-        began_real_ns: problem.began_real_ns.unwrap_or(row.from_real_ns).min(until),
-        is_older: is_first_look && problem.began_real_ns.is_none(),
-        seen_until_real_ns: until,
-        end: if problem.ended_real_ns.is_some() { End::Ended } else { End::GoesOn },
+        began: problem.began.unwrap_or(row.from).min(until),
+        is_older: is_first_look && problem.began.is_none(),
+        seen_until: until,
+        end: if problem.ended.is_some() { End::Ended } else { End::GoesOn },
     }
 }
 
@@ -115,7 +116,7 @@ impl Episode {
         let severity = worse(&self.problem.severity, &newer.problem.severity).to_owned();
         self.problem = Problem { severity, ..newer.problem };
         // Known already: the first diagnosis knows best when it began.
-        self.seen_until_real_ns = self.seen_until_real_ns.max(newer.seen_until_real_ns);
+        self.seen_until = self.seen_until.max(newer.seen_until);
         self.end = newer.end;
     }
 }
@@ -132,22 +133,28 @@ mod tests {
     const MINUTE: u64 = 60_000_000_000;
 
     fn row(from: u64, until: u64, problems: &[Problem]) -> Concluded {
-        let (from_real_ns, until_real_ns) = (from * MINUTE, until * MINUTE);
-        Concluded { from_real_ns, until_real_ns, diagnoses: 1, problems: problems.to_vec(), ..Concluded::default() }
+        let (from, until) = (from * MINUTE, until * MINUTE);
+        Concluded {
+            from: Wall(from),
+            until: Wall(until),
+            diagnoses: 1,
+            problems: problems.to_vec(),
+            ..Concluded::default()
+        }
     }
 
     fn problem(key: &str, severity: &str, began: Option<u64>, ended: Option<u64>) -> Problem {
         Problem {
             key: key.to_owned(),
             severity: severity.to_owned(),
-            began_real_ns: began.map(|at| at * MINUTE),
-            ended_real_ns: ended.map(|at| at * MINUTE),
+            began: began.map(|at| at * MINUTE).map(Wall),
+            ended: ended.map(|at| at * MINUTE).map(Wall),
             ..Problem::default()
         }
     }
 
     fn told(history: &History) -> Vec<(&str, &str, u64, bool, u64, End)> {
-        let told = |e: &'_ Episode| (e.began_real_ns / MINUTE, e.is_older, e.seen_until_real_ns / MINUTE, e.end);
+        let told = |e: &'_ Episode| (e.began.0 / MINUTE, e.is_older, e.seen_until.0 / MINUTE, e.end);
         let all = history.episodes.iter().map(|e| {
             let (began, older, until, end) = told(e);
             (e.problem.key.as_str(), e.problem.severity.as_str(), began, older, until, end)
@@ -174,8 +181,8 @@ mod tests {
                 ("loop", "warning", 60, false, 62, End::GoesOn),
             ]
         );
-        assert_eq!((history.diagnoses, history.span_real_ns), (5, Some((0, 62 * MINUTE))));
-        assert_eq!(history.gaps_real_ns, []);
+        assert_eq!((history.diagnoses, history.span), (5, Some((Wall(0), Wall(62 * MINUTE)))));
+        assert_eq!(history.gaps, []);
         // Without a running recorder, nobody knows whether it goes on.
         assert_eq!(told(&of(&rows, false))[2].5, End::NotSeen);
     }
@@ -187,7 +194,7 @@ mod tests {
             row(30, 33, &[problem("loop", "warning", None, None)]),
         ];
         let history = of(&rows, true);
-        assert_eq!(history.gaps_real_ns, [(3 * MINUTE, 30 * MINUTE)]);
+        assert_eq!(history.gaps, [(Wall(3 * MINUTE), Wall(30 * MINUTE))]);
         assert_eq!(
             told(&history),
             [("loop", "warning", 1, false, 3, End::NotSeen), ("loop", "warning", 30, true, 33, End::GoesOn)]

@@ -72,7 +72,7 @@ pub fn report(directory: &Path, number: u64, verbose: bool) -> anyhow::Result<In
             let mut diagnosis = diagnose(&recording.evidence);
             let verdicts = &mut diagnosis.conclusion.verdicts;
             verdicts.sort_by_key(|verdict| {
-                (std::cmp::Reverse(nearness(verdict, &listed.incident)), distance_ns(verdict, &listed.incident))
+                (std::cmp::Reverse(nearness(verdict, &listed.incident)), distance(verdict, &listed.incident))
             });
             let unexplained = &mut diagnosis.conclusion.unexplained;
             unexplained.sort_by_key(|untold| {
@@ -113,9 +113,9 @@ fn harmless<'d>(diagnosis: &'d Diagnosis, incident: &Incident) -> Option<&'d Fin
 }
 
 /// How far from the trigger it began: the tie-breaker between equally close verdicts.
-fn distance_ns(verdict: &Verdict, incident: &Incident) -> u64 {
-    let began = verdict.timeline.iter().map(|moment| moment.real_ns.abs_diff(incident.triggered_real_ns));
-    began.min().unwrap_or(u64::MAX)
+fn distance(verdict: &Verdict, incident: &Incident) -> Duration {
+    let began = verdict.timeline.iter().map(|moment| moment.at.abs_diff(incident.triggered));
+    began.min().unwrap_or(Duration::MAX)
 }
 
 /// The incident with this number.

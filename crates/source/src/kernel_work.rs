@@ -2,7 +2,7 @@
 //! not sample twice.
 
 use coroner_diagnosis::cores::timeline::Timeline;
-use coroner_evidence::{Evidence, Source, Time, Window, probe};
+use coroner_evidence::{Evidence, Source, Time, Wall, Window, probe};
 use coroner_profile::import::ImportError;
 use coroner_profile::recording;
 use coroner_profile::views::kernel_work::{Sampled, WorkSums};
@@ -55,7 +55,7 @@ pub fn add(path: &Path, evidence: &mut Evidence) {
     let (mut sums, mut count) = (WorkSums::default(), 0);
     let read = recording::read(path, Some(range), &mut |names, sample| {
         let at = sample.time.and_then(|time| match clocks {
-            Some(clocks) => clocks.time_of_real_ns(time),
+            Some(clocks) => clocks.time_of(Wall(time)),
             None => Some(Time(time)),
         });
         if let Some(at) = at {
@@ -103,7 +103,7 @@ fn range(path: &Path, window: Window, evidence: &Evidence) -> Option<Range<u64>>
         return Some(window.from.0..window.to.0.saturating_add(1));
     }
     let clocks = evidence.clocks.last()?;
-    Some(clocks.real_ns_of(window.from)..clocks.real_ns_of(window.to).saturating_add(1))
+    Some(clocks.wall_of(window.from).0..clocks.wall_of(window.to).0.saturating_add(1))
 }
 
 #[cfg(test)]
@@ -116,7 +116,8 @@ mod tests {
     use coroner_profile::recording::{Origin, SampleWriter};
 
     const SECOND: u64 = 1_000_000_000;
-    const CLOCKS: Clocks = Clocks { at: Time(1000 * SECOND), real_ns: 1_780_000_000 * SECOND, boot_ns: 1000 * SECOND };
+    const CLOCKS: Clocks =
+        Clocks { at: Time(1000 * SECOND), wall: Wall(1_780_000_000 * SECOND), boot_ns: 1000 * SECOND };
 
     /// Ten seconds of two cores, with samples of these and of the minute before.
     fn evidence() -> Evidence {
@@ -149,7 +150,7 @@ mod tests {
         }
         if with_samples {
             samples.commit(&mut file).unwrap();
-            let clock = Clock { clock_ns: CLOCKS.at.0, wall_ns: CLOCKS.real_ns };
+            let clock = Clock { clock_ns: CLOCKS.at.0, wall: CLOCKS.wall };
             let origin = Origin { kind: "coroner record".into(), ..Origin::default() };
             file.set_profile_source(&origin.row(Some(clock), Some(&ImportReport::default()))).unwrap();
         }
@@ -159,7 +160,7 @@ mod tests {
     #[test]
     fn stacks_of_a_file_and_of_a_directory_show_it_for_the_time_of_the_evidence() {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join(segments::name(CLOCKS.real_ns - 70 * SECOND, 1));
+        let file = directory.path().join(segments::name(CLOCKS.wall - Duration::from_secs(70), 1));
         write(&file, "smaps_pte_range", true);
         for path in [file.as_path(), directory.path()] {
             let mut evidence = evidence();
@@ -250,7 +251,7 @@ mod tests {
             }
         }
         samples.commit(&mut file).unwrap();
-        let clock = Clock { clock_ns: CLOCKS.at.0, wall_ns: CLOCKS.real_ns };
+        let clock = Clock { clock_ns: CLOCKS.at.0, wall: CLOCKS.wall };
         let origin = Origin { kind: "coroner record".into(), ..Origin::default() };
         file.set_profile_source(&origin.row(Some(clock), Some(&ImportReport::default()))).unwrap();
         file.finish(&[]).unwrap();

@@ -1,5 +1,6 @@
 //! Parses moments, durations and cores as people write them: on the command line, and in the page's addresses.
 
+use coroner_evidence::Wall;
 use std::time::Duration;
 
 /// A moment as people write it.
@@ -9,11 +10,10 @@ pub enum Moment {
     Number(u64),
     /// With a unit: since the first sample.
     FromStart(u64),
-    /// Nanoseconds since 1970.
-    Wall(u64),
+    Wall(Wall),
     /// A time of the day on which the first sample was taken (UTC), in nanoseconds.
     TimeOfDay(u64),
-    /// A reading of the recording's clock, whatever it says.
+    /// A reading of a file's own clock, whatever it says.
     Clock(u64),
 }
 
@@ -45,7 +45,7 @@ pub fn parse_moment(text: &str) -> Result<Moment, String> {
             civil.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| wrong())?.timestamp()
         }
     };
-    u64::try_from(wall.as_nanosecond()).map(Moment::Wall).map_err(|_| wrong())
+    u64::try_from(wall.as_nanosecond()).map(|ns| Moment::Wall(Wall(ns))).map_err(|_| wrong())
 }
 
 /// Exact nanoseconds of `12` or `12.5`.
@@ -113,8 +113,8 @@ mod tests {
         assert_eq!(parse_moment("24915.802750"), Ok(Moment::Number(24_915_802_750_000)));
         assert_eq!(parse_moment("300ms"), Ok(Moment::FromStart(300_000_000)));
         assert_eq!(parse_moment("2m"), Ok(Moment::FromStart(120_000_000_000)));
-        assert_eq!(parse_moment("1970-01-01T00:00:01Z"), Ok(Moment::Wall(1_000_000_000)));
-        assert_eq!(parse_moment("1970-01-01 00:00:01"), Ok(Moment::Wall(1_000_000_000)));
+        assert_eq!(parse_moment("1970-01-01T00:00:01Z"), Ok(Moment::Wall(Wall(1_000_000_000))));
+        assert_eq!(parse_moment("1970-01-01 00:00:01"), Ok(Moment::Wall(Wall(1_000_000_000))));
         assert_eq!(parse_moment("00:01:00.5"), Ok(Moment::TimeOfDay(60_500_000_000)));
         for wrong in ["", "-1", "-5s", "soon", "1.2.3", "99999999999999999999", "12.0000000001"] {
             assert!(parse_moment(wrong).is_err(), "{wrong:?} was accepted");

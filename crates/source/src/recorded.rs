@@ -7,8 +7,7 @@ use crate::moment::Moment;
 use crate::warn;
 use anyhow::{bail, ensure};
 use coroner_evidence::recording::{self, RecordingError, Span};
-use coroner_evidence::timestamp;
-use coroner_evidence::{Evidence, Time};
+use coroner_evidence::{Evidence, Time, Wall};
 use coroner_profile::import::{Format, format_of as profile_format};
 use rustix::time::ClockId;
 use serde_json::{Value, json};
@@ -20,7 +19,7 @@ const OF_A_DIRECTORY: Duration = Duration::from_secs(600);
 /// A recorder looks at the cores ten times a second and stores every second. Without a look for this long, it is stuck.
 const STUCK: Duration = Duration::from_secs(10);
 /// Incidents of this time are listed with a diagnosis.
-const RECENT: u64 = 24 * 3600 * 1_000_000_000;
+const RECENT: Duration = Duration::from_secs(24 * 3600);
 /// Most incidents to list.
 const NAMED: usize = 3;
 
@@ -119,7 +118,7 @@ pub fn read_path(path: &Path, args: &Query) -> anyhow::Result<Recorded> {
 fn incident_line(path: &Path) -> String {
     let Ok(Some((row, _))) = recording::incident(path) else { return String::new() };
     let of = if row.subject.is_empty() { String::new() } else { format!(" {}", row.subject) };
-    format!("incident {}, {}{of}, triggered {}: {}", row.number, row.code, timestamp(row.triggered_real_ns), row.text)
+    format!("incident {}, {}{of}, triggered {}: {}", row.number, row.code, row.triggered, row.text)
 }
 
 fn log_beside(path: &Path) -> PathBuf {
@@ -159,8 +158,8 @@ fn read_running(directory: &Path, args: &Query) -> anyhow::Result<Recorded> {
         directory.display(),
         if is_default { ", its last 10 minutes" } else { "" }
     );
-    let now = recorded.evidence.clocks.last().map_or(u64::MAX, |clocks| clocks.real_ns);
-    let incidents = recent_incidents(directory, now.saturating_sub(RECENT));
+    let now = recorded.evidence.clocks.last().map_or(Wall::MAX, |clocks| clocks.wall);
+    let incidents = recent_incidents(directory, now - RECENT);
     recorded.recorder = Some(RecorderFound { directory: directory.to_owned(), incidents });
     Ok(recorded)
 }
@@ -181,33 +180,31 @@ fn span(path: &Path, args: &Query) -> anyhow::Result<(Span, bool)> {
     }
     // A time of day means the last one in the recording.
     let newest = match (args.since, args.until) {
-        (Some(Moment::TimeOfDay(_)), _) | (_, Some(Moment::TimeOfDay(_))) => recording::newest_real_ns(path)?,
+        (Some(Moment::TimeOfDay(_)), _) | (_, Some(Moment::TimeOfDay(_))) => recording::newest_wall(path)?,
         _ => None,
     };
     let until = args.until.map(|until| wall(until, newest)).transpose()?;
     let since = args.since.map(|since| wall(since, until.or(newest))).transpose()?;
-    let (from_real_ns, to_real_ns) = (since.unwrap_or(0), until.unwrap_or(u64::MAX));
-    ensure!(from_real_ns < to_real_ns, "--since must be before --until");
-    Ok((Span::Between { from_real_ns, to_real_ns }, false))
+    let (from, to) = (since.unwrap_or_default(), until.unwrap_or(Wall::MAX));
+    ensure!(from < to, "--since must be before --until");
+    Ok((Span::Between { from, to }, false))
 }
 
-/// Nanoseconds since 1970. A time of day means the last one that is not after `newest`.
-fn wall(moment: Moment, newest: Option<u64>) -> anyhow::Result<u64> {
-    const DAY: u64 = 24 * 3600 * 1_000_000_000;
+/// A time of day means the last one that is not after `newest`.
+fn wall(moment: Moment, newest: Option<Wall>) -> anyhow::Result<Wall> {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
     match (moment, newest) {
-        (Moment::Wall(ns), _) => Ok(ns),
+        (Moment::Wall(wall), _) => Ok(wall),
         (Moment::TimeOfDay(ns), Some(newest)) => {
-            let today = newest / DAY * DAY + ns;
+            let today = newest.midnight() + Duration::from_nanos(ns);
             if today <= newest {
                 return Ok(today);
             }
             // Shortly after midnight, the evening before is meant; otherwise the time is still to come.
-            let yesterday = today.saturating_sub(DAY);
+            let yesterday = today - DAY;
             ensure!(
-                newest - yesterday < DAY / 2,
-                "nothing was recorded after {}; the newest data is from {}",
-                timestamp(today),
-                timestamp(newest)
+                newest.since(yesterday) < DAY / 2,
+                "nothing was recorded after {today}; the newest data is from {newest}"
             );
             Ok(yesterday)
         }
@@ -217,15 +214,15 @@ fn wall(moment: Moment, newest: Option<u64>) -> anyhow::Result<u64> {
 }
 
 /// Those triggered after `since`, oldest first. Files that are being written or cannot be parsed are skipped.
-fn recent_incidents(directory: &Path, since_real_ns: u64) -> Vec<Incident> {
+fn recent_incidents(directory: &Path, since: Wall) -> Vec<Incident> {
     let Ok(entries) = std::fs::read_dir(directory::incidents(directory)) else { return Vec::new() };
     let is_json = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
     let mut incidents: Vec<Incident> = entries
         .filter_map(|entry| Some(entry.ok()?.path()).filter(is_json))
         .filter_map(|path| serde_json::from_slice(&std::fs::read(path).ok()?).ok())
-        .filter(|incident: &Incident| incident.triggered_real_ns >= since_real_ns)
+        .filter(|incident: &Incident| incident.triggered >= since)
         .collect();
-    incidents.sort_by_key(|incident| (incident.triggered_real_ns, incident.number));
+    incidents.sort_by_key(|incident| (incident.triggered, incident.number));
     incidents
 }
 
@@ -246,9 +243,9 @@ impl RecorderFound {
         let all = self.incidents.len();
         let Some(last) = self.incidents.last() else { return "no incident in the last 24 hours".to_owned() };
         let named = self.incidents.iter().rev().take(NAMED).map(|incident| {
-            let Incident { number, code, subject, triggered_real_ns, .. } = incident;
+            let Incident { number, code, subject, triggered, .. } = incident;
             let of = if subject.is_empty() { String::new() } else { format!(" {subject}") };
-            format!("#{number} {code}{of} at {}", timestamp(*triggered_real_ns))
+            format!("#{number} {code}{of} at {triggered}")
         });
         let named: Vec<String> = named.collect();
         let rest = if all > NAMED { format!(" and {} more", all - NAMED) } else { String::new() };
@@ -281,14 +278,14 @@ mod tests {
     fn a_time_of_day_is_the_last_one_in_the_recording() {
         const S: u64 = 1_000_000_000;
         // 22:13:20
-        let newest = 1_700_000_000 * S;
-        let of = |h: u64, m: u64| wall(Moment::TimeOfDay((h * 3600 + m * 60) * S), Some(newest)).unwrap() / S;
+        let newest = Wall(1_700_000_000 * S);
+        let of = |h: u64, m: u64| wall(Moment::TimeOfDay((h * 3600 + m * 60) * S), Some(newest)).unwrap().0 / S;
         assert_eq!(of(22, 13), 1_699_999_980);
         assert!(wall(Moment::TimeOfDay((22 * 3600 + 14 * 60) * S), Some(newest)).is_err(), "still to come");
-        let after_midnight = Some(newest + 2 * 3600 * S);
-        let evening = wall(Moment::TimeOfDay((22 * 3600 + 14 * 60) * S), after_midnight).unwrap() / S;
+        let after_midnight = Some(newest + Duration::from_secs(2 * 3600));
+        let evening = wall(Moment::TimeOfDay((22 * 3600 + 14 * 60) * S), after_midnight).unwrap().0 / S;
         assert_eq!(evening, 1_699_999_980 + 60);
         assert!(wall(Moment::TimeOfDay(0), None).is_err());
-        assert_eq!(wall(Moment::Wall(7), None).unwrap(), 7);
+        assert_eq!(wall(Moment::Wall(Wall(7)), None).unwrap(), Wall(7));
     }
 }

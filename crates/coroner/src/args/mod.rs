@@ -425,6 +425,7 @@ fn parse_code(text: &str) -> Result<Code, String> {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use coroner_evidence::Wall;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -435,7 +436,7 @@ mod tests {
     fn times_are_parsed() {
         assert_eq!(parse_last("10m"), Ok(Duration::from_secs(600)));
         assert_eq!(parse_last("3h"), Ok(Duration::from_secs(10_800)));
-        assert_eq!(parse_wall("1970-01-01T00:00:01Z"), Ok(Moment::Wall(1_000_000_000)));
+        assert_eq!(parse_wall("1970-01-01T00:00:01Z"), Ok(Moment::Wall(Wall(1_000_000_000))));
         assert_eq!(parse_wall("00:00:01"), Ok(Moment::TimeOfDay(1_000_000_000)));
         for wrong in ["12", "5m", "soon"] {
             assert!(parse_wall(wrong).is_err(), "{wrong:?} was accepted");

@@ -98,8 +98,8 @@ pub struct HistoryArgs {
 pub struct DiagnoseRecordedArgs {
     pub directory: PathBuf,
     /// Nanoseconds since 1970.
-    pub from_real_ns: u64,
-    pub to_real_ns: u64,
+    pub from: u64,
+    pub to: u64,
     /// The recorder's PID; we end when it does.
     #[arg(long, value_name = "PID")]
     pub recorder: Option<u32>,

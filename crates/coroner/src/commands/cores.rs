@@ -51,7 +51,7 @@ pub fn run(args: CoresArgs) -> anyhow::Result<Exit> {
 
 /// `coroner.cores/1`, documented in docs/json.md.
 fn document(summary: &Summary, evidence: &Evidence) -> Value {
-    let real = evidence.clocks.last().map(|c| (c.real_ns_of(summary.window.from), c.real_ns_of(summary.window.to)));
+    let real = evidence.clocks.last().map(|c| (c.wall_of(summary.window.from), c.wall_of(summary.window.to)));
     json!({
         "schema": "coroner.cores/1",
         "host": evidence.node.as_ref().and_then(|n| n.host.as_deref()),

@@ -5,6 +5,7 @@ use crate::args::recorder::{DiagnoseRecordedArgs, HistoryArgs};
 use crate::exit::Exit;
 use crate::output::{history_text, json_text, print};
 use anyhow::ensure;
+use coroner_evidence::Wall;
 use coroner_recorder::{diagnoses, guest};
 use coroner_source::{directory, history};
 use coroner_web::documents;
@@ -20,10 +21,9 @@ pub fn run(args: HistoryArgs) -> anyhow::Result<Exit> {
         directory.display()
     );
     if let Some(last) = args.last {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let since = now.saturating_sub(last).as_nanos() as u64;
-        history.episodes.retain(|episode| episode.seen_until_real_ns >= since);
-        history.gaps_real_ns.retain(|(_, to)| *to >= since);
+        let since = Wall::from(SystemTime::now()) - last;
+        history.episodes.retain(|episode| episode.seen_until >= since);
+        history.gaps.retain(|(_, to)| *to >= since);
     }
     match args.json {
         true => print(&json_text(&documents::history::document(&directory, is_live, &history)))?,
@@ -34,7 +34,7 @@ pub fn run(args: HistoryArgs) -> anyhow::Result<Exit> {
 
 pub fn diagnose_recorded(args: DiagnoseRecordedArgs) -> anyhow::Result<Exit> {
     guest::be_a_guest(args.recorder, false)?;
-    let answer = diagnoses::conclude(&args.directory, args.from_real_ns, args.to_real_ns)?;
+    let answer = diagnoses::conclude(&args.directory, Wall(args.from), Wall(args.to))?;
     print(&diagnoses::answer(&answer)?)?;
     Ok(Exit::NothingWrong)
 }

@@ -7,9 +7,8 @@ use crate::output::progress::Progress;
 use crate::output::safe::one_line;
 use crate::output::{json_text, print, warn};
 use coroner_diagnosis::{Diagnosis, Finding, diagnose};
-use coroner_evidence::Evidence;
 use coroner_evidence::recording::{self, FindingRow, Writer};
-use coroner_evidence::timestamp;
+use coroner_evidence::{Evidence, Wall};
 use coroner_probes::watch::{NameZombies, Watch};
 use coroner_recorder as recorder;
 use coroner_recorder::appender::Appender;
@@ -137,7 +136,7 @@ fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
     }
 
     let bytes = std::fs::metadata(&path).map(|m| m.len()).unwrap_or(0);
-    let window = diagnosis.as_ref().and_then(|d| d.window_real_ns);
+    let window = diagnosis.as_ref().and_then(|d| d.window);
     let lost_seconds = lost.as_secs_f64().ceil() as u64;
     if args.json {
         let document = json!({
@@ -175,13 +174,13 @@ fn diagnosis_of(path: &Path) -> Option<Diagnosis> {
 fn summary(
     path: &Path,
     bytes: u64,
-    window: Option<(u64, u64)>,
+    window: Option<(Wall, Wall)>,
     findings: Option<&[Finding]>,
     lost_seconds: u64,
 ) -> String {
     let mut text = format!("{}: {} KiB", path.display(), bytes.div_ceil(1024));
     if let Some((from, to)) = window {
-        text.push_str(&format!(", {} to {}", timestamp(from), timestamp(to)));
+        text.push_str(&format!(", {from} to {to}"));
     }
     text.push('\n');
     if lost_seconds > 0 {

@@ -122,8 +122,7 @@ fn store(path: &Path, evidence: &Evidence) -> anyhow::Result<()> {
         bail!("{}: not stored, not all unit files were seen: {} ({})", path.display(), blind.why, blind.how_to_see);
     }
     let os = evidence.node.as_ref().and_then(|n| n.os.clone());
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let baseline = Baseline::of(&evidence.unit_files, os, now.ok().map(|d| d.as_nanos() as u64));
+    let baseline = Baseline::of(&evidence.unit_files, os, Some(std::time::SystemTime::now().into()));
     let write = || -> std::io::Result<()> {
         let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut file = tempfile::Builder::new().prefix(".coroner-baseline-").tempfile_in(dir)?;

@@ -6,7 +6,7 @@ use coroner_diagnosis::cores::owners::Ownership;
 use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::cores::{CoreSummary, Summary};
 use coroner_diagnosis::words::plural;
-use coroner_evidence::{CoreSet, Evidence, timestamp};
+use coroner_evidence::{CoreSet, Evidence};
 
 /// A core that stays below this in every part of the strip is quiet and folded.
 const QUIET: f64 = 0.2;
@@ -24,7 +24,7 @@ pub fn strip_columns() -> usize {
 pub fn render(summary: &Summary, evidence: &Evidence, all: bool) -> String {
     let mut out = String::new();
     let host = evidence.node.as_ref().and_then(|n| n.host.as_deref()).unwrap_or("this node");
-    let until = evidence.clocks.last().map(|c| format!(" until {}", timestamp(c.real_ns_of(summary.window.to))));
+    let until = evidence.clocks.last().map(|c| format!(" until {}", c.wall_of(summary.window.to)));
     out.push_str(&format!(
         "{}: {} cores over {:.1} s{}\n",
         one_line(host),

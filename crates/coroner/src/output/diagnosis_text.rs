@@ -8,7 +8,6 @@ use coroner_diagnosis::Outcome;
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::{Diagnosis, Fact, Finding, RuledOut};
-use coroner_evidence::timestamp;
 use coroner_evidence::{Cost, Evidence, Node, Unseen};
 use std::time::Duration;
 
@@ -34,7 +33,7 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
         Outcome::NoCauseFound => format!("{}\n", bold("Problems found, but not their cause:")),
         Outcome::CauseFound => {
             worse_below(diagnosis, width)
-                + &verdict_text::render(&diagnosis.conclusion.verdicts, diagnosis.window_real_ns, width, verbose)
+                + &verdict_text::render(&diagnosis.conclusion.verdicts, diagnosis.window, width, verbose)
         }
     });
     out.push_str(&others_text(diagnosis, outcome, width, verbose));
@@ -53,7 +52,7 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
         out.push_str(&dim(&format!("About this finding: coroner --explain {code}\n")));
     }
     if let Some(cost) = diagnosis.cost {
-        let watched = diagnosis.window_real_ns.map(|(from, to)| Duration::from_nanos(to.saturating_sub(from)));
+        let watched = diagnosis.window.map(|(from, to)| to.since(from));
         out.push_str(&dim(&cost_line(cost, watched)));
     }
     out
@@ -177,9 +176,9 @@ pub fn node_line(node: &Node) -> String {
 
 pub fn window_line(diagnosis: &Diagnosis, evidence: &Evidence) -> String {
     let mut line = String::new();
-    if let Some((from, to)) = diagnosis.window_real_ns {
-        let seconds = Duration::from_nanos(to.saturating_sub(from)).as_secs_f64();
-        line.push_str(&format!("watched {seconds:.1} s until {}", timestamp(to)));
+    if let Some((from, to)) = diagnosis.window {
+        let seconds = to.since(from).as_secs_f64();
+        line.push_str(&format!("watched {seconds:.1} s until {to}"));
     }
     // The average beside the worst core: showing what an average hides is the point of this tool.
     let cores = Cores::of(evidence);

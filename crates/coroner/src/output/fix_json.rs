@@ -40,7 +40,7 @@ pub fn plan(plan: &Plan, shown: &Shown<'_>) -> serde_json::Result<Value> {
         "schema": PLAN,
         "coroner_version": env!("CARGO_PKG_VERSION"),
         "node": node(shown.diagnosis)?,
-        "window": window(shown.diagnosis.window_real_ns),
+        "window": window(shown.diagnosis.window),
         "causes": plan.causes,
         "steps": steps,
         "alternatives": others,

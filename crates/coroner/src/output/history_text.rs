@@ -3,14 +3,14 @@
 use super::safe::one_line;
 use super::terminal::{bold, dim, width, wrap};
 use coroner_diagnosis::words::{count, duration_words};
+use coroner_evidence::Wall;
 use coroner_source::history::{End, Episode, History};
 use jiff::Timestamp;
 use std::path::Path;
-use std::time::Duration;
 
 pub fn render(directory: &Path, is_live: bool, history: &History) -> String {
     let place = one_line(&directory.display().to_string());
-    let Some((from, to)) = history.span_real_ns else {
+    let Some((from, to)) = history.span else {
         let why = match is_live {
             true => "the recorder diagnoses the node every few minutes; try again in a minute",
             false => "no recorder is running here",
@@ -24,7 +24,7 @@ pub fn render(directory: &Path, is_live: bool, history: &History) -> String {
     if history.episodes.is_empty() {
         out.push_str("Nothing was wrong.\n\n");
     }
-    for (from, to) in &history.gaps_real_ns {
+    for (from, to) in &history.gaps {
         out.push_str(&format!("not recorded: {} to {} ({})\n", time(*from), time(*to), length(*from, *to)));
     }
     let recorder = if is_live { "a recorder is running" } else { "no recorder is running" };
@@ -59,7 +59,7 @@ fn section(out: &mut String, title: &str, episodes: &[&Episode]) {
 
 /// `2026-11-17 14:02:10Z, for 12 min`
 fn when(episode: &Episode) -> String {
-    let Episode { began_real_ns: from, seen_until_real_ns: until, .. } = *episode;
+    let Episode { began: from, seen_until: until, .. } = *episode;
     let since = if episode.is_older { "before " } else { "" };
     let lasted = match episode.end {
         End::GoesOn => format!(", {} so far", length(from, until)),
@@ -70,14 +70,14 @@ fn when(episode: &Episode) -> String {
     format!("{since}{}{lasted}", time(from))
 }
 
-fn length(from: u64, to: u64) -> String {
-    duration_words(Duration::from_nanos(to.saturating_sub(from)))
+fn length(from: Wall, to: Wall) -> String {
+    duration_words(to.since(from))
 }
 
-fn time(real_ns: u64) -> String {
-    match Timestamp::from_nanosecond(real_ns.into()) {
+fn time(wall: Wall) -> String {
+    match Timestamp::from_nanosecond(wall.0.into()) {
         Ok(time) => time.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
-        Err(_) => format!("{real_ns} ns since 1970"),
+        Err(_) => wall.to_string(),
     }
 }
 
@@ -96,8 +96,8 @@ mod tests {
             title: title.to_owned(),
             ..Problem::default()
         };
-        let (began_real_ns, seen_until_real_ns) = (began * MINUTE, until * MINUTE);
-        Episode { problem, began_real_ns, is_older: began == 0, seen_until_real_ns, end }
+        let (began, seen_until) = (began * MINUTE, until * MINUTE);
+        Episode { problem, began: Wall(began), is_older: began == 0, seen_until: Wall(seen_until), end }
     }
 
     #[test]
@@ -109,8 +109,8 @@ mod tests {
                 episode(59, 60, End::GoesOn, "c.service crashloops"),
             ],
             diagnoses: 14,
-            span_real_ns: Some((0, 60 * MINUTE)),
-            gaps_real_ns: vec![(21 * MINUTE, 58 * MINUTE)],
+            span: Some((Wall(0), Wall(60 * MINUTE))),
+            gaps: vec![(Wall(21 * MINUTE), Wall(58 * MINUTE))],
         };
         assert_eq!(
             render(Path::new("/d"), true, &history),
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn nothing_wrong_is_not_nothing_known() {
-        let healthy = History { diagnoses: 3, span_real_ns: Some((0, 9 * MINUTE)), ..History::default() };
+        let healthy = History { diagnoses: 3, span: Some((Wall(0), Wall(9 * MINUTE))), ..History::default() };
         assert!(render(Path::new("/d"), true, &healthy).starts_with("Nothing was wrong."));
         assert!(render(Path::new("/d"), false, &History::default()).starts_with("no diagnoses in /d yet"));
     }

@@ -5,8 +5,8 @@ use super::safe::one_line;
 use super::terminal::{bold, dim, width, wrap};
 use coroner_diagnosis::words::bytes as size;
 use coroner_diagnosis::words::{duration_words, plural};
+use coroner_evidence::Wall;
 use coroner_evidence::recording::RiserKind;
-use coroner_evidence::timestamp;
 use coroner_source::directory;
 use coroner_source::incident::{Incident, IncidentState};
 use coroner_source::incident_report::{IncidentReport, Listed, Losses, ReadIncident, losses};
@@ -31,7 +31,7 @@ pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> String {
         out.push_str(&format!(
             "{:>4}  {}  {}{}  {}\n",
             incident.number,
-            timestamp(incident.triggered_real_ns),
+            incident.triggered,
             bold(&one_line(&incident.code)),
             one_line(&subject),
             dim(&facts.join(", "))
@@ -54,7 +54,7 @@ pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> String {
 pub fn report(report: &IncidentReport) -> String {
     let IncidentReport { listed: Listed { incident, file, .. }, directory, read, verbose } = report;
     let width = width();
-    let seen = read.as_ref().ok().and_then(|read| read.diagnosis.window_real_ns);
+    let seen = read.as_ref().ok().and_then(|read| read.diagnosis.window);
     let mut out = head(incident, seen, directory::is_live(directory), width);
     match read {
         Ok(read) => {
@@ -87,7 +87,7 @@ pub fn report(report: &IncidentReport) -> String {
     out
 }
 
-fn head(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool, width: usize) -> String {
+fn head(incident: &Incident, seen: Option<(Wall, Wall)>, is_live: bool, width: usize) -> String {
     let mut lines = head_lines(incident, seen, is_live).into_iter();
     let mut out = format!("{}\n", bold(&one_line(&lines.next().unwrap_or_default())));
     for line in lines {
@@ -98,29 +98,29 @@ fn head(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool, width: usi
 
 /// What triggered it and when, for a report.
 pub fn plain_head(report: &IncidentReport) -> String {
-    let seen = report.read.as_ref().ok().and_then(|read| read.diagnosis.window_real_ns);
+    let seen = report.read.as_ref().ok().and_then(|read| read.diagnosis.window);
     let lines = head_lines(&report.listed.incident, seen, directory::is_live(&report.directory));
     lines.iter().map(|line| one_line(line)).collect::<Vec<_>>().join("\n")
 }
 
-fn head_lines(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool) -> Vec<String> {
+fn head_lines(incident: &Incident, seen: Option<(Wall, Wall)>, is_live: bool) -> Vec<String> {
     let subject = if incident.subject.is_empty() { String::new() } else { format!(", {}", incident.subject) };
     let title = format!("Incident {}: {}{subject} ({})", incident.number, incident.code, incident.state.as_str());
     let mut lines = vec![title, told(incident, is_live)];
-    let seconds = |from: u64, to: u64| Duration::from_nanos(to.saturating_sub(from)).as_secs_f64();
-    let trigger = incident.triggered_real_ns;
+    let seconds = |from: Wall, to: Wall| to.since(from).as_secs_f64();
+    let trigger = incident.triggered;
     let mut window = format!(
         "triggered {}; window {} to {} ({:.0} s before, {:.0} s after)",
-        timestamp(trigger),
-        timestamp(incident.from_real_ns),
-        timestamp(incident.until_real_ns),
-        seconds(incident.from_real_ns, trigger),
-        seconds(trigger, incident.until_real_ns)
+        trigger,
+        incident.from,
+        incident.until,
+        seconds(incident.from, trigger),
+        seconds(trigger, incident.until)
     );
-    if let Some((from, _)) = seen.filter(|(from, _)| seconds(incident.from_real_ns, *from) > 2.0) {
+    if let Some((from, _)) = seen.filter(|(from, _)| seconds(incident.from, *from) > 2.0) {
         window.push_str(&format!("; recorded only from {:.0} s before", seconds(from, trigger)));
     }
-    if let Some(frozen) = incident.frozen_real_ns {
+    if let Some(frozen) = incident.frozen {
         window.push_str(&format!("; frozen {:.1} s after the trigger", seconds(trigger, frozen)));
     }
     lines.push(window);
@@ -132,11 +132,11 @@ fn head_lines(incident: &Incident, seen: Option<(u64, u64)>, is_live: bool) -> V
         lines.push(open.to_owned());
     }
     if incident.repeats > 0 {
-        let last = incident.last_repeat_real_ns.map(|at| format!(", last at {}", timestamp(at))).unwrap_or_default();
+        let last = incident.last_repeat.map(|at| format!(", last at {at}")).unwrap_or_default();
         lines.push(format!("{} since then{last}", plural(incident.repeats, "repeat", "repeats")));
     }
     for also in &incident.also {
-        lines.push(format!("meanwhile {}: {} ({})", timestamp(also.real_ns), also.text, also.code));
+        lines.push(format!("meanwhile {}: {} ({})", also.at, also.text, also.code));
     }
     if incident.also_more > 0 {
         lines.push(format!("and {} more", incident.also_more));
@@ -156,8 +156,8 @@ fn told(incident: &Incident, is_live: bool) -> String {
     let again = incident.last_repeat_text.as_ref().filter(|again| *again != text);
     let again = again.map_or_else(String::new, |again| format!("; last {again}"));
     let earlier = if incident.repeats > 0 { format!(", after {lasted} earlier") } else { String::new() };
-    let since = timestamp(lasting.since_real_ns);
-    match (lasting.until_real_ns, lasting.goes_on() && is_live) {
+    let since = lasting.since;
+    match (lasting.until, lasting.goes_on() && is_live) {
         (Some(_), _) if incident.repeats > 0 => format!("{text} for {lasted} in all{again}"),
         (Some(_), _) => format!("{text} for {lasted}"),
         (None, true) => format!("{text}{again}; ongoing since {since}{earlier}"),

@@ -7,8 +7,7 @@ use super::verdict_text::clock;
 use coroner_diagnosis::Outcome;
 use coroner_diagnosis::verdict::{Certainty, Link, Moment, Proof, Proofs, Verdict};
 use coroner_diagnosis::{Diagnosis, Fact, Finding};
-use coroner_evidence::timestamp;
-use coroner_evidence::{Evidence, Node};
+use coroner_evidence::{Evidence, Node, Wall};
 
 pub struct MarkdownReport<'a> {
     pub diagnosis: &'a Diagnosis,
@@ -36,7 +35,7 @@ pub fn render(report: &MarkdownReport<'_>) -> String {
             for (i, verdict) in verdicts.iter().enumerate() {
                 let number =
                     if verdicts.len() > 1 { format!(" {} of {}", i + 1, verdicts.len()) } else { String::new() };
-                out.push_str(&verdict_text(verdict, &number, diagnosis.window_real_ns));
+                out.push_str(&verdict_text(verdict, &number, diagnosis.window));
             }
         }
     }
@@ -97,12 +96,12 @@ fn node_facts(node: &Node) -> Vec<(&'static str, String)> {
         ("instance type", node.instance_type.clone()),
         ("zone", node.zone.clone()),
         ("image", node.image_id.clone()),
-        ("booted", node.booted_real_ns.map(timestamp)),
+        ("booted", node.booted.map(|at| at.to_string())),
     ];
     facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-fn verdict_text(verdict: &Verdict, number: &str, seen: Option<(u64, u64)>) -> String {
+fn verdict_text(verdict: &Verdict, number: &str, seen: Option<(Wall, Wall)>) -> String {
     let severity = verdict.severity.as_str();
     let sure = telling::how_sure(verdict);
     let cause = match verdict.certainty {

@@ -3,8 +3,7 @@
 use coroner_diagnosis::verdict::{Certainty, FindingRef, Link, Moment, Proof, Proofs, Unexplained, Verdict};
 use coroner_diagnosis::words::duration_words;
 use coroner_diagnosis::{Code, Diagnosis, Finding, RuledOut, Severity};
-use coroner_evidence::Unseen;
-use coroner_evidence::timestamp;
+use coroner_evidence::{Unseen, Wall};
 use std::time::Duration;
 
 /// A link of a chain.
@@ -101,20 +100,19 @@ pub fn how_sure(verdict: &Verdict) -> String {
 }
 
 /// `Ended 05:51:42.1Z, 6 min before the end of the window …`, if it is over.
-pub fn over(verdict: &Verdict, seen: Option<(u64, u64)>) -> Option<String> {
-    let over = verdict.over_real_ns?;
+pub fn over(verdict: &Verdict, seen: Option<(Wall, Wall)>) -> Option<String> {
+    let over = verdict.over?;
     let (_, end) = seen?;
-    let ago = duration_words(Duration::from_nanos(end.saturating_sub(over)));
-    let at = timestamp(over);
-    Some(format!("Ended {at}, {ago} before the end of the window. What to do applies if it recurs."))
+    let ago = duration_words(end.since(over));
+    Some(format!("Ended {over}, {ago} before the end of the window. What to do applies if it recurs."))
 }
 
 /// The moments of a verdict, unless all were seen at once: then they add nothing to the chain.
 pub fn timeline(verdict: &Verdict) -> Vec<Moment> {
-    const APART_NS: u64 = 1_000_000_000;
+    const APART: Duration = Duration::from_secs(1);
     let (already, mut later): (Vec<&Moment>, Vec<&Moment>) = verdict.timeline.iter().partition(|moment| moment.already);
     let all = &verdict.timeline;
-    let apart = all.last().zip(all.first()).is_some_and(|(last, first)| last.real_ns - first.real_ns >= APART_NS);
+    let apart = all.last().zip(all.first()).is_some_and(|(last, first)| last.at.since(first.at) >= APART);
     if !apart || later.is_empty() {
         return Vec::new();
     }
@@ -125,7 +123,7 @@ pub fn timeline(verdict: &Verdict) -> Vec<Moment> {
         Moment { what, already: false, ..(*first).clone() }
     });
     let mut moments: Vec<Moment> = later.drain(..).cloned().chain(merged).collect();
-    moments.sort_by_key(|moment| moment.real_ns);
+    moments.sort_by_key(|moment| moment.at);
     moments
 }
 

@@ -2,7 +2,7 @@
 
 use coroner_diagnosis::verdict::{Certainty, Conclusion, Link, Moment, Proof, Proofs, Unexplained, Verdict};
 use coroner_diagnosis::{Code, Diagnosis, Fact, FactKey, Finding, RuledOut, Severity, Subject, SubjectKind};
-use coroner_evidence::{Node, Unseen};
+use coroner_evidence::{Node, Unseen, Wall};
 
 pub fn finding(code: Code, severity: Severity, kind: SubjectKind, name: &str, title: &str) -> Finding {
     Finding {
@@ -50,7 +50,7 @@ pub fn verdict(root: &Finding, chain: Vec<Link>) -> Verdict {
         context: Vec::new(),
         because: format!("{} ends and is started again and again", root.subject.name),
         proofs: Proofs { size: Proof::shown(root.title.clone()), ..shown() },
-        over_real_ns: None,
+        over: None,
         timeline: Vec::new(),
         remedy: String::new(),
         first_aid: None,
@@ -63,7 +63,7 @@ pub fn verdict(root: &Finding, chain: Vec<Link>) -> Verdict {
 pub fn diagnosis(findings: Vec<Finding>, conclusion: Conclusion) -> Diagnosis {
     Diagnosis {
         node: Node { host: Some("gpu-17".to_owned()), cores: Some(96), ..Node::default() },
-        window_real_ns: Some((1_700_000_000_000_000_000, 1_700_000_005_000_000_000)),
+        window: Some((Wall(1_700_000_000_000_000_000), Wall(1_700_000_005_000_000_000))),
         findings,
         ruled_out: vec![
             RuledOut { code: Code::OomKill, why: "no kill since boot".to_owned() },
@@ -114,7 +114,7 @@ pub fn the_incident() -> Diagnosis {
     verdict.context = vec![unused.reference()];
     verdict.risk = Some("It happens again with the next read of statistics.".to_owned());
     let moment = |secs: u64, uncertainty_ms: u64, finding: &Finding| Moment {
-        real_ns: (1_700_000_000 + secs) * 1_000_000_000,
+        at: Wall((1_700_000_000 + secs) * 1_000_000_000),
         uncertainty_ms,
         already: false,
         what: finding.title.clone(),

@@ -5,14 +5,14 @@ use super::telling::{self, ChainStep, sentence};
 use super::terminal::{bold, by_severity, dim, wrap, wrap_hanging};
 use coroner_diagnosis::verdict::{Certainty, Link, Moment, Proofs, Verdict};
 use coroner_diagnosis::words::duration_words;
-use coroner_evidence::timestamp;
+use coroner_evidence::Wall;
 use std::time::Duration;
 
 /// Moments shown without -v.
 const FEW: usize = 6;
 
 /// `seen` is the window, in nanoseconds since 1970.
-pub fn render(verdicts: &[Verdict], seen: Option<(u64, u64)>, width: usize, verbose: bool) -> String {
+pub fn render(verdicts: &[Verdict], seen: Option<(Wall, Wall)>, width: usize, verbose: bool) -> String {
     let mut out = String::new();
     for (i, verdict) in verdicts.iter().enumerate() {
         if i > 0 {
@@ -24,7 +24,7 @@ pub fn render(verdicts: &[Verdict], seen: Option<(u64, u64)>, width: usize, verb
     out
 }
 
-fn one(verdict: &Verdict, number: &str, seen: Option<(u64, u64)>, width: usize, verbose: bool) -> String {
+fn one(verdict: &Verdict, number: &str, seen: Option<(Wall, Wall)>, width: usize, verbose: bool) -> String {
     let over = telling::over(verdict, seen);
     let is_over = if over.is_some() { ", over" } else { "" };
     let head = format!("VERDICT{number}  {}{is_over}, {}", verdict.severity.as_str(), telling::how_sure(verdict));
@@ -136,9 +136,8 @@ fn timeline_text(moments: &[Moment], width: usize, verbose: bool) -> String {
 
 /// `05:51:42.123Z ± 2.0 s`, with the date if they span several days.
 pub fn clock(moment: &Moment, all: &[Moment]) -> String {
-    let at = timestamp(moment.real_ns);
-    let day = |moment: &Moment| timestamp(moment.real_ns).split('T').next().map(str::to_owned);
-    let one_day = all.iter().all(|other| day(other) == day(moment));
+    let at = moment.at.to_string();
+    let one_day = all.iter().all(|other| other.at.midnight() == moment.at.midnight());
     let at = match at.split_once('T') {
         Some((_, time)) if one_day => time.to_owned(),
         _ => at,

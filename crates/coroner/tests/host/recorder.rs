@@ -3,6 +3,7 @@
 
 use crate::support::recorder::{Recorder, segment_bytes, segments};
 use crate::support::*;
+use coroner_evidence::Wall;
 use coroner_evidence::recording;
 use coroner_lab::{Child, HostLock};
 use std::path::Path;
@@ -168,7 +169,7 @@ fn the_size_limit_is_kept_and_the_oldest_go_first() {
     let limit = 16 << 20;
     // Segments of an earlier run, more than the limit.
     for i in 0..40u64 {
-        let name = recording::segments::name((1_700_000_000 + i * 600) * 1_000_000_000, 1);
+        let name = recording::segments::name(Wall((1_700_000_000 + i * 600) * 1_000_000_000), 1);
         let writer = recording::Writer::create(&dir.path().join(&name)).unwrap();
         writer.finish(&[]).unwrap();
         let file = std::fs::File::options().append(true).open(dir.path().join(name)).unwrap();

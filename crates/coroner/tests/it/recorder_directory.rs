@@ -1,6 +1,7 @@
 //! A recorder's directory as other commands see it: segments of this node, and a recorder that seems to run.
 
 use crate::support::*;
+use coroner_evidence::Wall;
 use coroner_evidence::recording::segments;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ fn now_ns() -> u64 {
 
 /// Records this node for 1.5 s into a segment.
 fn record_segment(directory: &Path) {
-    let path = directory.join(segments::name(now_ns(), 1));
+    let path = directory.join(segments::name(Wall(now_ns()), 1));
     let out = coroner(&["record", "--for", "1500ms", "-o", path.to_str().unwrap()]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }

@@ -1,6 +1,6 @@
 //! The units of a good node or image, to tell later what is new, gone or changed.
 
-use coroner_evidence::{Enablement, Preset, UnitFile};
+use coroner_evidence::{Enablement, Preset, UnitFile, Wall};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,8 +12,8 @@ pub struct Baseline {
     pub schema: String,
     /// What it was taken from: PRETTY_NAME of os-release.
     pub os: Option<String>,
-    /// When, nanoseconds since 1970.
-    pub made_real_ns: Option<u64>,
+    #[serde(rename = "made_real_ns", serialize_with = "Wall::as_number")]
+    pub made: Option<Wall>,
     pub units: BTreeMap<String, BaselineUnit>,
 }
 
@@ -41,9 +41,9 @@ impl fmt::Display for BaselineError {
 impl std::error::Error for BaselineError {}
 
 impl Baseline {
-    pub fn of(units: &[UnitFile], os: Option<String>, made_real_ns: Option<u64>) -> Baseline {
+    pub fn of(units: &[UnitFile], os: Option<String>, made: Option<Wall>) -> Baseline {
         let units = units.iter().filter(|u| is_lasting(u)).map(|u| (u.name.clone(), BaselineUnit::of(u))).collect();
-        Baseline { schema: SCHEMA.to_owned(), os, made_real_ns, units }
+        Baseline { schema: SCHEMA.to_owned(), os, made, units }
     }
 
     pub fn to_json(&self) -> String {
@@ -225,7 +225,7 @@ mod tests {
             unit("ecs.service", Enablement::Enabled, "1", "x"),
             unit("run-1.service", Enablement::Transient, "1", "x"),
         ];
-        let stored = Baseline::of(&good, Some("Debian".into()), Some(1)).to_json();
+        let stored = Baseline::of(&good, Some("Debian".into()), Some(Wall(1))).to_json();
         let good = Baseline::parse(&stored).unwrap();
         let drift = compare(&good, &Baseline::of(&now, None, None));
         assert_eq!(drift.new.iter().map(|u| u.name.as_str()).collect::<Vec<_>>(), ["ecs.service"]);

@@ -4,7 +4,7 @@ use super::catalogue::{Agent, Need, NeedKind, Role};
 use super::judge::AgentCase;
 use super::{Activity, Harm, Reason, ReasonKind, Running, Surroundings};
 use crate::words::{self, duration_words, plural};
-use coroner_evidence::{FileQuestion, FileState, UnitLogLine};
+use coroner_evidence::{FileQuestion, FileState, UnitLogLine, Wall};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -175,9 +175,9 @@ pub fn harm_of_unit(agent: &Agent, unit: &str, activity: Option<&Activity>) -> (
 /// How often its log reports restarts that systemd does not count, such as those by ecs-init.
 fn logged_restarts(agent: &Agent, activity: &Activity) -> Option<f64> {
     let lines = activity.log.as_ref()?.iter().filter(|l| agent.log_restarts.iter().any(|r| r.is_match(&l.text)));
-    let times: Vec<u64> = lines.map(|l| l.real_ns).collect();
+    let times: Vec<Wall> = lines.map(|l| l.at).collect();
     let (first, last) = (times.first()?, times.last()?);
-    let hours = last.saturating_sub(*first) as f64 / 3.6e12;
+    let hours = last.since(*first).as_secs_f64() / 3600.0;
     // The first one only starts the clock.
     (times.len() > REPEATED && hours > 0.0).then(|| (times.len() - 1) as f64 / hours)
 }

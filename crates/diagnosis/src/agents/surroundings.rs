@@ -4,7 +4,7 @@ use super::{Activity, Catalogue, Running, Sockets, Surroundings};
 use crate::cgroup_paths::is_same_or_below;
 use crate::units::churn::{ChurnKind, Churning, churning};
 use crate::units::loops::{How, Loop, loops};
-use coroner_evidence::{CgroupChurn, Enablement, Evidence, Process, Unit, UnitFile, UnitLogLine};
+use coroner_evidence::{CgroupChurn, Enablement, Evidence, Process, Unit, UnitFile, UnitLogLine, Wall};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -240,14 +240,14 @@ fn idle(first: &Unit, last: &Unit) -> Option<Duration> {
 /// Messages that still count. What a unit logged before its last start is history, unless it keeps restarting.
 fn recent(lines: &[&UnitLogLine], unit: &Unit, activity: &Activity, evidence: &Evidence) -> Vec<UnitLogLine> {
     let clocks = evidence.clocks.last();
-    let mut since = clocks.map_or(0, |c| c.real_ns.saturating_sub(LOG_AGE.as_nanos() as u64));
+    let mut since = clocks.map_or(Wall(0), |c| c.wall - LOG_AGE);
     if unit.active_state == "active"
         && activity.restarts_per_hour == Some(0.0)
         && let (Some(started), Some(clocks)) = (unit.main_started.or(unit.active_since), clocks)
     {
-        since = since.max(clocks.real_ns_of(started));
+        since = since.max(clocks.wall_of(started));
     }
-    let mut recent: Vec<UnitLogLine> = lines.iter().filter(|l| l.real_ns >= since).map(|l| (*l).clone()).collect();
-    recent.sort_by_key(|l| l.real_ns);
+    let mut recent: Vec<UnitLogLine> = lines.iter().filter(|l| l.at >= since).map(|l| (*l).clone()).collect();
+    recent.sort_by_key(|l| l.at);
     recent
 }

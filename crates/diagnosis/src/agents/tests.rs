@@ -1,6 +1,6 @@
 use super::*;
 use coroner_evidence::{
-    CgroupOwner, Condition, Enablement, FileState, Process, PullIn, TextFile, Time, Unit, UnitFile, UnitLogLine,
+    CgroupOwner, Condition, Enablement, FileState, Process, PullIn, TextFile, Time, Unit, UnitFile, UnitLogLine, Wall,
 };
 use proptest::prelude::*;
 
@@ -34,7 +34,7 @@ fn running(names: &[&str]) -> Option<Vec<Running>> {
 
 /// The same message `times` times, `apart` seconds apart.
 fn says(text: &str, times: u64, apart: u64) -> Option<Vec<UnitLogLine>> {
-    let line = |i| UnitLogLine { real_ns: i * apart * 1_000_000_000, text: text.to_owned(), ..UnitLogLine::default() };
+    let line = |i| UnitLogLine { at: Wall(i * apart * 1_000_000_000), text: text.to_owned(), ..UnitLogLine::default() };
     Some((0..times).map(line).collect())
 }
 
@@ -278,7 +278,7 @@ fn big_node() -> Evidence {
     };
     let line = |i: u64| UnitLogLine {
         unit: names[i as usize % 100].clone(),
-        real_ns: i,
+        at: Wall(i),
         text: format!(
             "level=info msg=\"a line that says nothing of interest, number {i}, but is as long as such lines are\""
         ),
@@ -334,8 +334,8 @@ proptest! {
             units: restarts.iter().map(|(at, restarts, cpu)| Unit {
                 at: Time(*at), name: "ecs.service".into(), restarts: *restarts, cpu_ns: Some(*cpu), ..Unit::default()
             }).collect(),
-            unit_log: said.into_iter().map(|(unit, real_ns, text)| UnitLogLine {
-                unit: names[unit].to_owned(), real_ns, text, restart: None,
+            unit_log: said.into_iter().map(|(unit, wall, text)| UnitLogLine {
+                unit: names[unit].to_owned(), at: Wall(wall), text, restart: None,
             }).collect(),
             processes: programs.into_iter().map(|(pid, comm, command)| Process {
                 at: Time(0), pid, started: 0, ppid: 0, comm, command, kernel: false, memory_cgroup: None, cpu_cgroup: None,

@@ -195,7 +195,7 @@ impl<'a> Cores<'a> {
     pub fn when(&self, at: Time) -> String {
         let long = self.evidence.window().is_some_and(|window| window.length() > LONG_WATCH);
         let Some(clocks) = self.evidence.clocks.last().filter(|_| long) else { return String::new() };
-        let tenths = clocks.real_ns_of(at) / 100_000_000;
+        let tenths = clocks.wall_of(at).0 / 100_000_000;
         let of_day = tenths / 10 % 86_400;
         format!(" from {:02}:{:02}:{:02}.{}Z", of_day / 3600, of_day / 60 % 60, of_day % 60, tenths % 10)
     }

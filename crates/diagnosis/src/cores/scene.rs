@@ -4,7 +4,7 @@
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{
     Clocks, CoreSet, CoreTicks, CoreTimes, Evidence, MapSource, Nic, NicQueue, Process, QueueKind, Thread, ThreadKey,
-    ThreadSample, Time,
+    ThreadSample, Time, Wall,
 };
 
 /// Long after boot.
@@ -190,7 +190,7 @@ impl Scene {
     pub fn new(cores: u32, seconds: f64) -> Scene {
         let mut evidence = Evidence::default();
         let at = time(0.0);
-        evidence.clocks.push(Clocks { at, real_ns: 1_700_000_000_000_000_000, boot_ns: at.0 });
+        evidence.clocks.push(Clocks { at, wall: Wall(1_700_000_000_000_000_000), boot_ns: at.0 });
         Scene { cores, seconds, loads: Vec::new(), actors: Vec::new(), evidence }
             .with(Actor::kernel(20, "ksoftirqd/0", 0).until(1e9, Doing::Sleep))
     }

@@ -5,7 +5,7 @@ use crate::rules;
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{
     Clocks, CoreSet, CoreTicks, CoreTimes, MapSource, NicQueue, Process, QueueKind, Source, Thread, ThreadKey,
-    ThreadSample,
+    ThreadSample, Wall,
 };
 use proptest::prelude::*;
 
@@ -211,7 +211,7 @@ prop_compose! {
         cgroup in prop::option::of(prop::sample::select(vec!["/a/b/c", "/", "", "a", "//"])),
     ) -> Evidence {
         let mut evidence = Evidence { core_times, thread_samples, threads, nics, ..Evidence::default() };
-        evidence.clocks.extend(clocks.map(|(at, real_ns, boot_ns)| Clocks { at, real_ns, boot_ns }));
+        evidence.clocks.extend(clocks.map(|(at, wall, boot_ns)| Clocks { at, wall: Wall(wall), boot_ns }));
         for (source, subject, name, at, value) in points {
             evidence.counters.push(source, subject, name, at, value);
         }

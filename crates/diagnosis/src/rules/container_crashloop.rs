@@ -13,14 +13,14 @@ use crate::units::containers::{ContainerLoop, container_loops};
 use crate::units::loops::Trend;
 use crate::units::paths::shell_word;
 use crate::words::{age_words, count, plural, rate, times};
-use coroner_evidence::{CgroupOwner, probe};
+use coroner_evidence::{CgroupOwner, Wall, probe};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 pub fn examine(case: &Case<'_>) -> Answer {
     let evidence = case.evidence;
     let loops = container_loops(evidence);
-    let now = log_events::end_of(evidence).zip(evidence.clocks.last()).map(|(now, clock)| clock.real_ns_of(now));
+    let now = log_events::end_of(evidence).zip(evidence.clocks.last()).map(|(now, clock)| clock.wall_of(now));
     if !loops.is_empty() {
         return Answer::Findings(loops.iter().map(|l| finding(l, now)).collect());
     }
@@ -43,7 +43,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     Answer::Fine(format!("{}, no crashloop", plural(seen.len() as u64, "container", "containers")))
 }
 
-fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
+fn finding(l: &ContainerLoop<'_>, now: Option<Wall>) -> Finding {
     let c = &l.container;
     let name = l.name();
     let seen = l.in_window.is_some_and(|(n, _)| n >= 2);
@@ -53,7 +53,7 @@ fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
         None => "at an unknown rate".to_owned(),
     };
     let ended = c.exit_code.filter(|code| *code != 0).map(|code| format!(", exit code {code}")).unwrap_or_default();
-    let ago = |real_ns: Option<u64>| Some(Duration::from_nanos(now?.saturating_sub(real_ns?)));
+    let ago = |at: Option<Wall>| Some(now?.since(at?));
     let (title, mut detail) = if l.told_by_cgroups() {
         let born = l.in_window.map_or(0, |(n, _)| n);
         (
@@ -85,11 +85,11 @@ fn finding(l: &ContainerLoop<'_>, now: Option<u64>) -> Finding {
     if let Some(per_hour) = l.per_hour {
         facts.push(Fact::new(FactKey::RestartsPerHour, rounded(per_hour), source.clone()));
     }
-    if let Some(age) = ago(c.started_real_ns) {
+    if let Some(age) = ago(c.started) {
         facts.push(Fact::new(FactKey::LastStart, age_words(age, Duration::ZERO), source.clone()));
         detail.push_str(&format!("It last started {}. ", age_words(age, Duration::ZERO)));
     }
-    if let Some(age) = ago(l.since_real_ns) {
+    if let Some(age) = ago(l.since) {
         facts.push(Fact::new(FactKey::LoopingForAtLeast, age.as_secs(), source.clone()));
     }
     if let Some(code) = c.exit_code {

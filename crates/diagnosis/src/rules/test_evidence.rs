@@ -1,7 +1,7 @@
 //! Handmade evidence for the tests of the rules, and the check that no evidence makes a rule panic.
 
 use crate::finding::{Answer, FactKey, Finding};
-use coroner_evidence::{Clocks, CoreTicks, CoreTimes, Evidence, LogLine, Time};
+use coroner_evidence::{Clocks, CoreTicks, CoreTimes, Evidence, LogLine, Time, Wall};
 use std::time::Duration;
 
 /// When watching ended: more than two days after boot.
@@ -14,7 +14,7 @@ pub fn watched(seconds: u64) -> Evidence {
         |at| CoreTimes { at, cores: vec![CoreTicks { core: 0, idle: at.0 / 10_000_000, ..CoreTicks::default() }] };
     Evidence {
         core_times: vec![look(start), look(END)],
-        clocks: vec![Clocks { at: END, real_ns: 1_750_000_000_000_000_000, boot_ns: END.0 }],
+        clocks: vec![Clocks { at: END, wall: Wall(1_750_000_000_000_000_000), boot_ns: END.0 }],
         ..Evidence::default()
     }
 }

@@ -13,7 +13,7 @@ use crate::units::loops::{FROM_BOOT, FROM_JOURNAL, How, Loop, Trend, loops};
 use crate::units::paths::{operand, shell_word};
 use crate::units::protected::is_protected;
 use crate::words::{age_words, bytes, count, duration_words, list, plural, rate, times};
-use coroner_evidence::{Clocks, Enablement, Evidence, Time, Unit, UnitFile, probe};
+use coroner_evidence::{Clocks, Enablement, Evidence, Time, Unit, UnitFile, Wall, probe};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -52,9 +52,8 @@ struct Scene<'e> {
 }
 
 impl Scene<'_> {
-    fn age(&self, real_ns: u64) -> Option<Duration> {
-        let now = self.clock?.real_ns_of(self.now?);
-        Some(Duration::from_nanos(now.saturating_sub(real_ns)))
+    fn age(&self, at: Wall) -> Option<Duration> {
+        Some(self.clock?.wall_of(self.now?).since(at))
     }
 
     /// `None` if its unit file was not seen.
@@ -127,7 +126,7 @@ fn detail(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> String {
         (How::Once, _) => "Too few restarts to call it a loop. ",
     }
     .to_owned();
-    if let Some(age) = l.since_real_ns.and_then(|since| scene.age(since)).filter(|_| l.is_loop()) {
+    if let Some(age) = l.since.and_then(|since| scene.age(since)).filter(|_| l.is_loop()) {
         if l.since_is_exact {
             detail.push_str(&format!("The loop began {}. ", age_words(age, Duration::ZERO)));
         } else if age >= TELLING_AGE {
@@ -188,7 +187,7 @@ fn facts(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> Vec<Fact> {
     if let Some(per_hour) = l.per_hour.filter(|_| l.is_loop()) {
         facts.push(Fact::new(FactKey::RestartsPerHour, rounded(per_hour), source.clone()).of(l.rate_from));
     }
-    if let Some(age) = l.since_real_ns.and_then(|since| scene.age(since)).filter(|_| l.is_loop()) {
+    if let Some(age) = l.since.and_then(|since| scene.age(since)).filter(|_| l.is_loop()) {
         let key = if l.since_is_exact { FactKey::LoopingFor } else { FactKey::LoopingForAtLeast };
         facts.push(Fact::new(key, age.as_secs(), source.clone()));
     }

@@ -12,7 +12,7 @@ use crate::ties::Ties;
 use crate::units::loops::{is_job, latest, looks, loops};
 use crate::units::paths::{operand, shell_word};
 use crate::words::{age_words, count, duration_words, list, plural};
-use coroner_evidence::{Evidence, Unit};
+use coroner_evidence::{Evidence, Unit, Wall};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -30,9 +30,9 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let looks = looks(evidence);
     let looping: BTreeSet<&str> = loops(evidence).iter().map(|l| l.unit.name.as_str()).collect();
     let seen = looks.len() as u64;
-    let mut log: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    let mut log: BTreeMap<&str, Vec<Wall>> = BTreeMap::new();
     for line in evidence.unit_log.iter().filter(|l| l.text.contains(FAILED_LINE)) {
-        log.entry(line.unit.as_str()).or_default().push(line.real_ns);
+        log.entry(line.unit.as_str()).or_default().push(line.at);
     }
     let failing: Vec<Failing<'_>> = looks
         .iter()
@@ -41,7 +41,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         .collect();
     let scene = Scene {
         timers: looks.iter().filter_map(|(name, looks)| Some((*name, *looks.last()?))).collect(),
-        now_ns: log_events::end_of(evidence).zip(evidence.clocks.last()).map(|(now, clock)| clock.real_ns_of(now)),
+        now: log_events::end_of(evidence).zip(evidence.clocks.last()).map(|(now, clock)| clock.wall_of(now)),
         evidence,
     };
     let mut findings: Vec<Finding> = failing.iter().take(REPORTED).map(|f| finding(f, &scene)).collect();
@@ -60,10 +60,10 @@ struct Failing<'e> {
     /// Runs seen to fail, and all runs seen.
     runs: (u64, u64),
     /// Failures in the journal, ns since 1970, oldest first.
-    logged: Vec<u64>,
+    logged: Vec<Wall>,
 }
 
-fn judge<'e>(looks: &[&'e Unit], mut logged: Vec<u64>) -> Option<Failing<'e>> {
+fn judge<'e>(looks: &[&'e Unit], mut logged: Vec<Wall>) -> Option<Failing<'e>> {
     logged.sort_unstable();
     logged.dedup();
     let latest = latest(looks)?;
@@ -84,7 +84,7 @@ fn judge<'e>(looks: &[&'e Unit], mut logged: Vec<u64>) -> Option<Failing<'e>> {
 
 struct Scene<'e> {
     timers: BTreeMap<&'e str, &'e Unit>,
-    now_ns: Option<u64>,
+    now: Option<Wall>,
     evidence: &'e Evidence,
 }
 
@@ -96,8 +96,8 @@ impl<'e> Scene<'e> {
         named.filter_map(|by| self.timers.get(by.as_str())).next().or_else(triggers).copied()
     }
 
-    fn ago(&self, real_ns: u64) -> Option<Duration> {
-        Some(Duration::from_nanos(self.now_ns?.saturating_sub(real_ns)))
+    fn ago(&self, at: Wall) -> Option<Duration> {
+        Some(self.now?.since(at))
     }
 }
 
@@ -106,7 +106,7 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
     let name = &unit.name;
     let ended = ended_words(unit);
     let clock = scene.evidence.clocks.last();
-    let exited = unit.main_exited.zip(clock).map(|(at, clock)| clock.real_ns_of(at));
+    let exited = unit.main_exited.zip(clock).map(|(at, clock)| clock.wall_of(at));
     let last_failed = exited.into_iter().chain(f.logged.last().copied()).max().and_then(|at| scene.ago(at));
     let when = last_failed.map(|age| format!(", {}", age_words(age, Duration::ZERO))).unwrap_or_default();
     let title = match (f.is_job, f.down) {
@@ -151,10 +151,10 @@ fn finding(f: &Failing<'_>, scene: &Scene<'_>) -> Finding {
         facts.push(Fact::new(FactKey::JournalFailures, f.logged.len() as u64, format!("journal: {name}")));
     }
     if let Some(timer) = scene.timer_of(unit) {
-        let next = timer.next_trigger_real_ns.zip(scene.now_ns).filter(|(next, now)| next >= now);
+        let next = timer.next_trigger.zip(scene.now).filter(|(next, now)| next >= now);
         let words = match next {
             Some((next, now)) => {
-                let left = Duration::from_nanos(next - now);
+                let left = next.since(now);
                 facts.push(Fact::new(FactKey::RunsNextIn, left.as_secs(), format!("systemd: {}", timer.name)));
                 format!("{} runs it next in {}.", timer.name, duration_words(left))
             }
@@ -236,7 +236,7 @@ mod tests {
             at: END,
             name: "report.timer".into(),
             active_state: "active".into(),
-            next_trigger_real_ns: Some(NOW_NS + 600_000_000_000),
+            next_trigger: Some(Wall(NOW_NS + 600_000_000_000)),
             ..Unit::default()
         };
         let f = one(examine(&Case::of(&seen(vec![job, timer]))));
@@ -265,7 +265,7 @@ mod tests {
         fine(examine(&Case::of(&evidence)));
         let line = |ago: u64| UnitLogLine {
             unit: "report.service".into(),
-            real_ns: NOW_NS - ago * 1_000_000_000,
+            at: Wall(NOW_NS - ago * 1_000_000_000),
             text: "report.service: Failed with result 'exit-code'.".into(),
             restart: None,
         };

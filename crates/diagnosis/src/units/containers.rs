@@ -5,7 +5,7 @@
 
 use super::loops::{SLOW_LOOP_PERIOD, Trend};
 use crate::log_events;
-use coroner_evidence::{CgroupOwner, Clocks, Container, Evidence};
+use coroner_evidence::{CgroupOwner, Clocks, Container, Evidence, Wall};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct ContainerLoop<'e> {
     /// Restarts while watched.
     pub in_window: Option<(u64, Duration)>,
     pub per_hour: Option<f64>,
-    pub since_real_ns: Option<u64>,
+    pub since: Option<Wall>,
     pub trend: Option<Trend>,
     /// It was not restarted but recreated each time, under the same name.
     pub made_anew: bool,
@@ -60,12 +60,12 @@ pub fn container_loops(evidence: &Evidence) -> Vec<ContainerLoop<'_>> {
     }
     let clock = evidence.clocks.iter().max_by_key(|c| c.at);
     let now = log_events::end_of(evidence);
-    let now_ns = clock.zip(now).map(|(clock, now)| clock.real_ns_of(now));
+    let wall = clock.zip(now).map(|(clock, now)| clock.wall_of(now));
     let mut loops: Vec<ContainerLoop<'_>> = looks
         .into_values()
         .filter_map(|mut looks| {
             looks.sort_by(|a, b| (a.at, a.restarts, &a.id).cmp(&(b.at, b.restarts, &b.id)));
-            judge(&looks, now_ns, clock)
+            judge(&looks, wall, clock)
         })
         .collect();
     let known_pods: HashSet<String> = loops.iter().filter_map(|l| l.container.pod_uid.clone()).collect();
@@ -81,7 +81,7 @@ pub fn container_loops(evidence: &Evidence) -> Vec<ContainerLoop<'_>> {
     loops
 }
 
-fn judge<'e>(looks: &[&'e Container], now_ns: Option<u64>, clock: Option<&Clocks>) -> Option<ContainerLoop<'e>> {
+fn judge<'e>(looks: &[&'e Container], now: Option<Wall>, clock: Option<&Clocks>) -> Option<ContainerLoop<'e>> {
     let (first, last) = (*looks.first()?, *looks.last()?);
     let (mut risen, mut made_anew) = (0u64, 0u64);
     for pair in looks.windows(2) {
@@ -106,7 +106,7 @@ fn judge<'e>(looks: &[&'e Container], now_ns: Option<u64>, clock: Option<&Clocks
     let looped = began.zip(ended).map_or(Duration::ZERO, |(began, ended)| ended.since(began));
     let dense = n > 0 && looped / u32::try_from(n).unwrap_or(u32::MAX) <= SLOW_LOOP_PERIOD;
     let seen = dense && (n >= 2 || last.restarts >= LOOP);
-    let history = history(last, now_ns);
+    let history = history(last, now);
     if !seen && history.is_none() {
         return None;
     }
@@ -115,32 +115,31 @@ fn judge<'e>(looks: &[&'e Container], now_ns: Option<u64>, clock: Option<&Clocks
     let per_hour = watched
         .map(|(n, over)| n as f64 * 3600.0 / over.as_secs_f64())
         .or(history.map(|period| 3600.0 / period.as_secs_f64().max(1.0)));
-    let since_watched = clock.zip(began).map(|(clock, at)| clock.real_ns_of(at));
-    let since_real_ns =
-        [last.first_started_real_ns, first.first_started_real_ns, since_watched].into_iter().flatten().min();
+    let since_watched = clock.zip(began).map(|(clock, at)| clock.wall_of(at));
+    let since = [last.first_started, first.first_started, since_watched].into_iter().flatten().min();
     Some(ContainerLoop {
         container: Cow::Borrowed(last),
         in_window: (n > 0).then_some((n, between)),
         per_hour,
-        since_real_ns,
+        since,
         trend: trend(looks),
         made_anew: made_anew > 0,
     })
 }
 
 /// The average time between two starts, if what its runtime remembers shows a loop.
-fn history(last: &Container, now_ns: Option<u64>) -> Option<Duration> {
-    let (now, started, first) = (now_ns?, last.started_real_ns?, last.first_started_real_ns?);
+fn history(last: &Container, now: Option<Wall>) -> Option<Duration> {
+    let (now, started, first) = (now?, last.started?, last.first_started?);
     if last.restarts < LOOP || started <= first {
         return None;
     }
-    let known = Duration::from_nanos(started - first);
+    let known = started.since(first);
     let mut period = known / u32::try_from(last.restarts).unwrap_or(u32::MAX).max(1);
     if last.runtime == "kubelet" {
         // It forgets all starts but the last two: the first known one may not be the first.
         period = period.max(back_off(last.restarts).min(known));
     }
-    let quiet = Duration::from_nanos(now.saturating_sub(started));
+    let quiet = now.since(started);
     // docker waits a minute at most; one that has just ended and is about to restart loops now, whenever it was created.
     if last.runtime == "docker" && last.exit_code.is_some() && quiet <= DOCKER_WAIT * PERIODS {
         period = period.min(DOCKER_WAIT);
@@ -228,7 +227,7 @@ fn by_cgroups(evidence: &Evidence) -> Vec<ContainerLoop<'_>> {
                 container: Cow::Owned(container),
                 in_window: Some((births.born, over)),
                 per_hour: Some(births.born as f64 * 3600.0 / over.as_secs_f64()),
-                since_real_ns: None,
+                since: None,
                 trend: None,
                 made_anew: false,
             }

@@ -7,7 +7,7 @@
 mod steps;
 
 use crate::log_events;
-use coroner_evidence::{Evidence, Time, Unit};
+use coroner_evidence::{Evidence, Time, Unit, Wall};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub struct Loop<'e> {
     /// The time that the rate covers.
     pub rate_over: Option<Duration>,
     /// Start of the loop, ns since 1970, as far back as known.
-    pub since_real_ns: Option<u64>,
+    pub since: Option<Wall>,
     /// The first restart of this loop was seen. If not, it began at that time or earlier.
     pub since_is_exact: bool,
     /// It looped while watched, and stopped this long ago.
@@ -144,7 +144,7 @@ pub fn loops(evidence: &Evidence) -> Vec<Loop<'_>> {
     let mut restarts_logged: BTreeMap<&str, Vec<(u64, u32)>> = BTreeMap::new();
     for line in &evidence.unit_log {
         if let Some(n) = line.restart {
-            restarts_logged.entry(line.unit.as_str()).or_default().push((line.real_ns, n));
+            restarts_logged.entry(line.unit.as_str()).or_default().push((line.at.0, n));
         }
     }
     let mut loops: Vec<Loop<'_>> = looks(evidence)
@@ -249,7 +249,7 @@ fn judge<'e>(looks: &[&'e Unit], logged: Vec<(u64, u32)>, scene: &Scene) -> Opti
         per_hour,
         rate_from,
         rate_over,
-        since_real_ns: since.filter(|_| scene.clock.is_wall()),
+        since: since.filter(|_| scene.clock.is_wall()).map(Wall),
         since_is_exact,
         over_for,
         trend: halves.and_then(|h| h.trend()),

@@ -49,9 +49,8 @@ pub fn conclude(case: &Case<'_>) -> Conclusion {
             of.context.push(finding.reference());
         }
     }
-    verdicts.sort_by_key(|verdict| {
-        Reverse((verdict.severity, verdict.over_real_ns.is_none(), verdict.certainty, verdict.over_real_ns))
-    });
+    verdicts
+        .sort_by_key(|verdict| Reverse((verdict.severity, verdict.over.is_none(), verdict.certainty, verdict.over)));
     let unexplained = case
         .findings
         .iter()
@@ -160,7 +159,7 @@ fn verdict(
         because: judged.because.clone(),
         proofs: judged.proofs.clone(),
         timeline: timeline::of(case.evidence, &findings),
-        over_real_ns: timeline::over(case.evidence, &findings),
+        over: timeline::over(case.evidence, &findings),
         remedy: match &first_aid {
             Some(first_aid) => format!("{first_aid} Then fix the cause: {}", judged.remedy),
             None => judged.remedy.clone(),

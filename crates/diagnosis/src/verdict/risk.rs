@@ -6,6 +6,7 @@ use crate::words::{count, duration_words};
 use crate::zombies::Growth;
 use crate::zombies::cost::stats_walk;
 use crate::zombies::growth::growth;
+use coroner_evidence::Wall;
 use std::time::Duration;
 
 /// A walk this long harms whatever needs the core: it is a fifth of the 5 s after which ENA resets a device.
@@ -49,7 +50,7 @@ pub fn when_zombies_hurt(case: &Case<'_>, own_per_hour: Option<f64>) -> Option<S
     if hours > FURTHEST {
         return None;
     }
-    let date = case.evidence.clocks.last().map(|clock| clock.real_ns.saturating_add((hours * 3.6e12) as u64));
+    let date = case.evidence.clocks.last().map(|clock| clock.wall + Duration::from_secs_f64(hours * 3600.0));
     let on = date.and_then(|date| date_words(date, hours)).map(|date| format!(" (about {date})")).unwrap_or_default();
     Some(format!(
         "At this rate ({} more per hour) there will be {} dead cgroups in {}{on}; {who} then takes a second of one core.",
@@ -60,8 +61,8 @@ pub fn when_zombies_hurt(case: &Case<'_>, own_per_hour: Option<f64>) -> Option<S
 }
 
 /// `2026-11-28`; with the time of day if it is soon.
-fn date_words(real_ns: u64, hours: f64) -> Option<String> {
+fn date_words(at: Wall, hours: f64) -> Option<String> {
     const SOON: f64 = 48.0;
-    let at = jiff::Timestamp::from_nanosecond(real_ns.into()).ok()?;
+    let at = jiff::Timestamp::from_nanosecond(at.0.into()).ok()?;
     Some(at.strftime(if hours < SOON { "%Y-%m-%d %H:%MZ" } else { "%Y-%m-%d" }).to_string())
 }

@@ -6,7 +6,7 @@
 //! before the window stay, because rules report what happened within the last day. Everything after the window is dropped.
 
 use crate::time::{Time, Window};
-use crate::{Clocks, Evidence, LogLine, Nic, Process, Thread};
+use crate::{Clocks, Evidence, LogLine, Nic, Process, Thread, Wall};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
@@ -35,15 +35,15 @@ pub fn cut(evidence: &mut Evidence, window: Window) {
     stretches(&mut evidence.child_exits, window, |e| (e.from, e.to));
     evidence.log.retain(|line| line.at <= window.to);
     if let Some(wall) = wall {
-        evidence.unit_log.retain(|line| line.real_ns <= wall);
+        evidence.unit_log.retain(|line| line.at <= wall);
     }
     // It covers the recorder's whole life.
     evidence.cost = None;
 }
 
 /// Wall-clock time of the window's end.
-fn wall_end(clocks: &[Clocks], window: Window) -> Option<u64> {
-    clocks.iter().max_by_key(|c| c.at).map(|c| c.real_ns_of(window.to))
+fn wall_end(clocks: &[Clocks], window: Window) -> Option<Wall> {
+    clocks.iter().max_by_key(|c| c.at).map(|c| c.wall_of(window.to))
 }
 
 /// When containers were last looked at before the window, by runtime.
@@ -102,7 +102,7 @@ pub fn scans<T>(scans: Vec<T>, window: Window, at: impl Fn(&T) -> Time, names: i
 pub fn told_once(evidence: &mut Evidence, window: Window) {
     lines_once(&mut evidence.log);
     let mut told = HashSet::new();
-    evidence.unit_log.retain(|line| told.insert((line.unit.clone(), line.real_ns, line.text.clone(), line.restart)));
+    evidence.unit_log.retain(|line| told.insert((line.unit.clone(), line.at, line.text.clone(), line.restart)));
     again(&mut evidence.processes, |p| (p.pid, p.started), |a, b| *a == Process { at: a.at, ..b.clone() });
     again(&mut evidence.threads, |t| t.key, |a, b| *a == Thread { at: a.at, ..b.clone() });
     again(&mut evidence.nics, |n| (n.netns.clone(), n.name.clone()), |a, b| *a == Nic { at: a.at, ..b.clone() });

@@ -5,12 +5,13 @@ use super::open::{self, Opened};
 use super::read;
 use super::rows::{self, Columns, Stored, Table, row};
 use super::{RecordingError, Writer};
+use crate::Wall;
 use rusqlite::types::{Null, ToSqlOutput};
 use rusqlite::{Connection, Row};
 use serde::Serialize;
 use std::path::Path;
 
-/// The incident whose minutes a file holds. Times are nanoseconds since 1970.
+/// The incident whose minutes a file holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IncidentRow {
     pub number: u64,
@@ -18,9 +19,9 @@ pub struct IncidentRow {
     pub subject: String,
     pub core: Option<u32>,
     pub text: String,
-    pub triggered_real_ns: u64,
-    pub from_real_ns: u64,
-    pub until_real_ns: u64,
+    pub triggered: Wall,
+    pub from: Wall,
+    pub until: Wall,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -66,7 +67,7 @@ pub use coroner_report::{CoreMinute, Minute as RollupRow};
 
 row!(IncidentRow in "incident" {
     number: "number", code: "code", subject: "subject", core: "core", text: "text",
-    triggered_real_ns: "triggered_real_ns", from_real_ns: "from_real_ns", until_real_ns: "until_real_ns"
+    triggered: "triggered_real_ns", from: "from_real_ns", until: "until_real_ns"
 });
 
 row!(RiserRow in "risers" {
@@ -94,7 +95,7 @@ impl Columns for Option<(String, f64)> {
 }
 
 row!(RollupRow in "rollups" {
-    minute_real_ns: "minute_real_ns", cores: "cores", busy_mean: "busy_mean", busy_max: "busy_max",
+    minute: "minute_real_ns", cores: "cores", busy_mean: "busy_mean", busy_max: "busy_max",
     worst_core: "worst_core", worst_core_system: "worst_core_system", by_core: "by_core_json",
     zombies_tracked: "zombies_tracked", zombies_live: "zombies_live", zombies_dead: "zombies_dead",
     unit_restarts: "unit_restarts", nic_resets: "nic_resets", softnet_drops: "softnet_drops", oom_kills: "oom_kills",

@@ -38,7 +38,7 @@ pub use incident_rows::{CoreMinute, IncidentRow, RiserKind, RiserRow, RollupRow,
 pub use outline::{Beside, CoreLooks, Logs, Outline, SamplesOutline, TOGETHER, core_looks, logs, nics, outline};
 pub use read::read;
 pub use schema::FORMAT;
-pub use span::{Span, newest_real_ns, read_span};
+pub use span::{Span, newest_wall, read_span};
 pub use write::{Writer, fold_log};
 
 pub(crate) use confine::fits;

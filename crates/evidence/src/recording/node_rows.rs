@@ -46,7 +46,7 @@ macro_rules! node_rows {
 
 node_rows! {
     host: "host", machine_id: "machine_id", boot_id: "boot_id", kernel: "kernel", architecture: "architecture",
-    booted_real_ns: "booted_real_ns", os: "os", cores: "cores", memory_bytes: "memory_bytes", cloud: "cloud",
+    booted: "booted_real_ns", os: "os", cores: "cores", memory_bytes: "memory_bytes", cloud: "cloud",
     image_id: "image_id", zone: "zone", instance_type: "instance_type", instance_id: "instance_id",
     hypervisor: "hypervisor", cgroup_version: "cgroup_version", in_container: "in_container", systemd: "systemd",
     kubelet: "kubelet", container_runtimes: "container_runtimes", ray: "ray", gpus: "gpus",

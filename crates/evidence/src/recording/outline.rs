@@ -235,6 +235,7 @@ fn chosen(db: &Connection, chunk: &ChunkAt, wants: &dyn Fn(&[Time]) -> Vec<bool>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Wall;
     use crate::recording::Writer;
     use crate::{CoreTicks, Evidence};
 
@@ -251,7 +252,7 @@ mod tests {
                     .map(|core| CoreTicks { core, system: second * 10 + tenth, ..CoreTicks::default() })
                     .collect(),
             };
-            let clocks = vec![Clocks { at: Time(second * S), real_ns: (second + 7) * S, boot_ns: second * S }];
+            let clocks = vec![Clocks { at: Time(second * S), wall: Wall((second + 7) * S), boot_ns: second * S }];
             let seen = Evidence { core_times: (0..10).map(look).collect(), clocks, ..Evidence::default() };
             writer.append(&seen).unwrap();
         }

@@ -627,6 +627,7 @@ fn scan<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Wall;
     use crate::recording::Writer;
 
     #[test]
@@ -657,7 +658,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.coroner");
         let mut writer = Writer::create(&path).unwrap();
-        let clocks = vec![Clocks { at: Time(1), real_ns: 2, boot_ns: 3 }; 1000];
+        let clocks = vec![Clocks { at: Time(1), wall: Wall(2), boot_ns: 3 }; 1000];
         writer.append(&Evidence { clocks, ..Evidence::default() }).unwrap();
         writer.finish(&[]).unwrap();
         let part = read_within(&path, 16_000).unwrap().evidence;

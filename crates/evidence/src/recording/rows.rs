@@ -13,7 +13,7 @@ use crate::time::{Clocks, Time};
 use crate::units::Unit;
 use crate::zombies::ZombieMethod;
 use crate::{About, Cost, Unseen};
-use coroner_report::Name;
+use coroner_report::{Name, Wall};
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, Type, ValueRef};
 use rusqlite::{Row, Transaction, params_from_iter};
 
@@ -245,6 +245,16 @@ macro_rules! cells {
 
 cells!(bool, u8, i8, u32, i32, f64, String, Time, CoreSet);
 
+impl Cell for Wall {
+    fn put(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        self.0.put()
+    }
+
+    fn get(cell: ValueRef<'_>) -> FromSqlResult<Wall> {
+        Cell::get(cell).map(Wall)
+    }
+}
+
 impl Cell for u64 {
     fn put(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok((*self as i64).into())
@@ -344,7 +354,7 @@ words! {
     };
 }
 
-row!(Clocks in "clocks" { at: "at_ns", real_ns: "real_ns", boot_ns: "boot_ns" });
+row!(Clocks in "clocks" { at: "at_ns", wall: "real_ns", boot_ns: "boot_ns" });
 
 row!(Process in "processes" {
     at: "at_ns", pid: "pid", started: "started_ticks", ppid: "ppid", comm: "comm", command: "command", kernel: "is_kernel",
@@ -416,7 +426,7 @@ row!(Unit in "units" {
     main_started: "main_started_ns", main_pid: "main_pid", exit_kind: "exit_kind", exit_status: "exit_status",
     restart_delay_us: "restart_delay_us", cgroup: "cgroup"
 } without service_type, restart, main_exited, active_since, cpu_ns, memory_bytes, tasks, triggered_by, triggers,
-    last_trigger_real_ns, next_trigger_real_ns, accepted, connections, conditions_held);
+    last_trigger, next_trigger, accepted, connections, conditions_held);
 
 row!(Cost in "cost" { startup_cpu_ms: "startup_cpu_ms", cpu_ms: "cpu_ms", peak_rss_bytes: "peak_rss_bytes" });
 

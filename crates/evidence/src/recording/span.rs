@@ -10,7 +10,7 @@ use super::segments::{self, Segment};
 use super::write::beside;
 use super::{NOT_RECORDED, PROBE, Recording, RecordingError};
 use crate::time::{Clocks, Time, Window};
-use crate::{Evidence, Unseen};
+use crate::{Evidence, Unseen, Wall};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,8 +23,8 @@ pub enum Span {
     Last(Duration),
     /// On the wall clock, both ends included.
     Between {
-        from_real_ns: u64,
-        to_real_ns: u64,
+        from: Wall,
+        to: Wall,
     },
 }
 
@@ -67,17 +67,17 @@ pub fn read_span(path: &Path, span: &Span) -> Result<Recording, RecordingError> 
     }
 }
 
-/// Time of the newest look at the cores, in nanoseconds since 1970; `None` if there is none, or the clocks are unknown.
-pub fn newest_real_ns(path: &Path) -> Result<Option<u64>, RecordingError> {
-    let real_ns = |part: &Part| part.clocks.map(|clocks| clocks.real_ns_of(part.looks.to));
+/// Time of the newest look at the cores; `None` if there is none, or the clocks are unknown.
+pub fn newest_wall(path: &Path) -> Result<Option<Wall>, RecordingError> {
+    let wall = |part: &Part| part.clocks.map(|clocks| clocks.wall_of(part.looks.to));
     if !path.is_dir() {
-        return Ok(Part::open(path)?.as_ref().and_then(real_ns));
+        return Ok(Part::open(path)?.as_ref().and_then(wall));
     }
     let (segments, _) =
         segments::list(path).map_err(|source| RecordingError::Unreadable { path: path.to_owned(), source })?;
     let mut parts = Parts::default();
     open_newest(&segments, &mut parts);
-    Ok(parts.found.first().and_then(real_ns))
+    Ok(parts.found.first().and_then(wall))
 }
 
 /// An open segment.
@@ -102,10 +102,10 @@ impl Part {
         match *span {
             Span::All => Some(Window { from: Time(0), to: FOR_EVER }),
             Span::Last(duration) => Some(Window { from: now - duration, to: now }),
-            Span::Between { from_real_ns, to_real_ns } => {
+            Span::Between { from, to } => {
                 let clocks = self.clocks?;
-                let to = clocks.time_of_real_ns(to_real_ns)?.min(FOR_EVER);
-                Some(Window { from: clocks.time_of_real_ns(from_real_ns).unwrap_or_default(), to })
+                let to = clocks.time_of(to)?.min(FOR_EVER);
+                Some(Window { from: clocks.time_of(from).unwrap_or_default(), to })
             }
         }
     }
@@ -116,11 +116,11 @@ impl Part {
 
     /// When it begins and ends, for people.
     fn begins(&self) -> String {
-        self.clocks.map_or("an unknown time".to_owned(), |clocks| date(clocks.real_ns_of(self.looks.from)))
+        self.clocks.map_or("an unknown time".to_owned(), |clocks| date(clocks.wall_of(self.looks.from)))
     }
 
     fn ends(&self) -> String {
-        self.clocks.map_or("an unknown time".to_owned(), |clocks| date(clocks.real_ns_of(self.looks.to)))
+        self.clocks.map_or("an unknown time".to_owned(), |clocks| date(clocks.wall_of(self.looks.to)))
     }
 }
 
@@ -166,7 +166,7 @@ impl Parts {
             Ok(None) | Err(RecordingError::Missing { .. } | RecordingError::Empty { .. }) => None,
             Err(RecordingError::OnlyProfile { .. }) => None,
             Err(error) => {
-                let what = format!("the segment that begins at {}", date(segment.start_real_ns));
+                let what = format!("the segment that begins at {}", date(segment.start));
                 let told = unseen(what, error.to_string(), "copy the directory again if this is a copy");
                 self.unseen.push(Unseen { probe: PROBE.to_owned(), ..told });
                 self.error = Some(error);
@@ -180,14 +180,14 @@ fn read_directory(path: &Path, span: &Span, streams: usize) -> Result<Recording,
     let list = segments::list(path);
     let (segments, _) = list.map_err(|source| RecordingError::Unreadable { path: path.to_owned(), source })?;
     if segments.is_empty() {
-        let name = segments::name(1_780_000_000_000_000_000, 1);
+        let name = segments::name(Wall(1_780_000_000_000_000_000), 1);
         let why = format!("this directory has no recorder segments (they are named like {name})");
         return Err(RecordingError::Other { path: path.to_owned(), why });
     }
     let mut parts = Parts::default();
     let (boot, now) = match span {
-        Span::Between { from_real_ns, to_real_ns } => {
-            let range = *from_real_ns..to_real_ns.saturating_add(1);
+        Span::Between { from, to } => {
+            let range = *from..*to + Duration::from_nanos(1);
             for segment in segments::within(&segments, &range) {
                 parts.open(segment);
             }
@@ -277,7 +277,7 @@ fn is_before(part: &Part, of_boot: &[(Part, Window)], span: &Span) -> bool {
     let Span::Last(_) = span else { return true };
     let Some((first, window)) = of_boot.first() else { return true };
     let (Some(theirs), Some(ours)) = (part.clocks, first.clocks) else { return false };
-    theirs.real_ns_of(part.looks.to) >= ours.real_ns_of(window.from)
+    theirs.wall_of(part.looks.to) >= ours.wall_of(window.from)
 }
 
 fn read_parts(
@@ -328,7 +328,7 @@ impl Recording {
 }
 
 fn other_boots(parts: &[Part]) -> Option<Unseen> {
-    let last = parts.iter().max_by_key(|part| part.clocks.map(|clocks| clocks.real_ns_of(part.looks.to)))?;
+    let last = parts.iter().max_by_key(|part| part.clocks.map(|clocks| clocks.wall_of(part.looks.to)))?;
     Some(unseen(
         format!("what was recorded until {}", last.ends()),
         "the node was rebooted after that; only one boot is shown at a time".to_owned(),
@@ -365,8 +365,7 @@ fn gaps(evidence: &Evidence, edges: Edges) -> Vec<Unseen> {
         before = Some(at.max(before.unwrap_or_default()));
     }
     let told = |(from, to): (Time, Time)| {
-        let when =
-            clocks.map_or(String::new(), |c| format!(", {} to {}", date(c.real_ns_of(from)), date(c.real_ns_of(to))));
+        let when = clocks.map_or(String::new(), |c| format!(", {} to {}", date(c.wall_of(from)), date(c.wall_of(to))));
         unseen(
             format!("{:.0} seconds{when}", to.since(from).as_secs_f64()),
             "nothing was recorded: the recorder was not running, could not write, or the segment is gone".to_owned(),
@@ -387,19 +386,19 @@ fn unseen(what: String, why: String, how_to_see: &str) -> Unseen {
 
 fn nothing(path: &Path, span: &Span, newest: Option<&Part>) -> RecordingError {
     let why = match (span, newest) {
-        (Span::Between { from_real_ns, to_real_ns }, newest) => {
+        (Span::Between { from, to }, newest) => {
             let there = newest.map_or(String::new(), |part| {
                 format!("; the newest data is from {} to {}", part.begins(), part.ends())
             });
-            format!("nothing was recorded from {} to {}{there}", date(*from_real_ns), date(*to_real_ns))
+            format!("nothing was recorded from {} to {}{there}", date(*from), date(*to))
         }
         _ => "the recording has no core times; no diagnosis is possible".to_owned(),
     };
     RecordingError::Other { path: path.to_owned(), why }
 }
 
-fn date(real_ns: u64) -> String {
-    let time = jiff::Timestamp::from_nanosecond(real_ns.into()).unwrap_or_default();
+fn date(wall: Wall) -> String {
+    let time = jiff::Timestamp::from_nanosecond(wall.0.into()).unwrap_or_default();
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
@@ -412,13 +411,13 @@ mod tests {
     #[test]
     fn the_newest_part_is_read_of_a_span_that_does_not_fit_into_memory() {
         let dir = tempfile::tempdir().unwrap();
-        let start = 1_780_000_000_000_000_000;
+        let start = Wall(1_780_000_000_000_000_000);
         for i in 0..3u64 {
-            let real_ns = start + i * 10_000_000_000;
-            let mut writer = Writer::create(&dir.path().join(segments::name(real_ns, 1))).unwrap();
+            let wall = start + Duration::from_secs(i * 10);
+            let mut writer = Writer::create(&dir.path().join(segments::name(wall, 1))).unwrap();
             let look =
                 |s: u64| CoreTimes { at: Time::from_secs(1000 + i * 10 + s), cores: vec![CoreTicks::default(); 1000] };
-            let clocks = vec![Clocks { at: Time::from_secs(1000 + i * 10), real_ns, boot_ns: 0 }];
+            let clocks = vec![Clocks { at: Time::from_secs(1000 + i * 10), wall, boot_ns: 0 }];
             let seen = Evidence { clocks, core_times: (0..10).map(look).collect(), ..Evidence::default() };
             writer.append(&seen).unwrap();
             writer.finish(&[]).unwrap();

@@ -1,6 +1,7 @@
 //! What is installed to run, its churn and its logs, as rows and back.
 
 use super::rows::{document, insert, insert_below, insert_each, insert_readable, row};
+use crate::Wall;
 use crate::agents::{FileAnswer, TextFile, UnitFile};
 use crate::time::Time;
 use crate::units::{ChildExits, Container, Unit, UnitLogLine, UnitSockets};
@@ -19,10 +20,11 @@ document!(Details in "unit_details" of "unit_id": "details_json");
 
 /// The fields of [`Unit`] that the table `units` has no column for, as one JSON object.
 macro_rules! details {
-    ($($field:ident in $key:literal: $type:ty,)*) => {
+    ($($(#[$with:meta])* $field:ident in $key:literal: $type:ty,)*) => {
         #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
         pub struct Details {
-            $(#[serde(default, rename = $key, skip_serializing_if = "is_default")]
+            $($(#[$with])*
+            #[serde(default, rename = $key, skip_serializing_if = "is_default")]
             $field: $type,)*
         }
 
@@ -48,8 +50,10 @@ details! {
     tasks in "tasks": Option<u64>,
     triggered_by in "triggered_by": Vec<String>,
     triggers in "triggers": Vec<String>,
-    last_trigger_real_ns in "last_trigger_real_ns": Option<u64>,
-    next_trigger_real_ns in "next_trigger_real_ns": Option<u64>,
+    #[serde(serialize_with = "Wall::as_number")]
+    last_trigger in "last_trigger_real_ns": Option<Wall>,
+    #[serde(serialize_with = "Wall::as_number")]
+    next_trigger in "next_trigger_real_ns": Option<Wall>,
     accepted in "accepted": Option<u64>,
     connections in "connections": Option<u64>,
     conditions_held in "conditions_held": Option<bool>,
@@ -110,7 +114,7 @@ pub fn replace_text_files(tx: &Transaction<'_>, kind: &str, items: &[TextFile]) 
     items.iter().try_for_each(|file| insert(tx, &[TextFileRow { kind: kind.to_owned(), file: file.clone() }]))
 }
 
-row!(UnitLogLine in "unit_log" { unit: "unit", real_ns: "real_ns", text: "text", restart: "restart" });
+row!(UnitLogLine in "unit_log" { unit: "unit", at: "real_ns", text: "text", restart: "restart" });
 
 row!(UnitSockets in "unit_sockets" {
     at: "at_ns", unit: "unit", processes: "processes", listening: "listening", connected: "connected"
@@ -123,6 +127,6 @@ row!(ChildExits in "child_exits" {
 
 row!(Container in "containers" {
     at: "at_ns", runtime: "runtime", name: "name", namespace: "namespace", pod: "pod", pod_uid: "pod_uid",
-    id: "container_id", restarts: "restarts", started_real_ns: "started_real_ns",
-    first_started_real_ns: "first_started_real_ns", exit_code: "exit_code"
+    id: "container_id", restarts: "restarts", started: "started_real_ns",
+    first_started: "first_started_real_ns", exit_code: "exit_code"
 });

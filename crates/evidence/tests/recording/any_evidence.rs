@@ -62,7 +62,6 @@ impl Answers {
             // Few words, so that repeats are frequent.
             "probe" | "what" | "why" | "subject" => ["a", "b"][self.below(2)].to_owned(),
             "about" => About::ALL[self.below(About::ALL.len())].as_str().to_owned(),
-            "booted" => ["1970-01-01T00:00:00Z", "2026-05-28T20:26:40.123456789Z"][self.below(2)].to_owned(),
             "affinity" | "irq_cores" | "napi_cores" | "steering" => {
                 CoreSet::new((0..self.below(5)).map(|_| u32::from(self.number() as u16))).to_string()
             }
@@ -146,8 +145,14 @@ impl<'de> Deserializer<'de> for &mut Answers {
         visitor.visit_enum(Variant { answers: self, variant })
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Error> {
-        Err(serde::de::Error::custom(format!("no value for the field {:?}", self.field)))
+    /// Only a moment of the wall clock asks so: it is written as a number or as a date.
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.field {
+            "at" | "wall" | "booted" | "last_trigger" | "next_trigger" | "started" | "first_started" => {
+                visitor.visit_u64(self.number())
+            }
+            other => Err(serde::de::Error::custom(format!("no value for the field {other:?}"))),
+        }
     }
 
     serde::forward_to_deserialize_any! {

@@ -30,7 +30,7 @@ fn everybody(path: &Path) -> Result<Evidence, RecordingError> {
     let _ = recording::nics(path);
     let _ = incident(path);
     let _ = rollups(path);
-    let _ = recording::newest_real_ns(path);
+    let _ = recording::newest_wall(path);
     let all = Window { from: Time(0), to: Time(u64::MAX) };
     let _ = core_looks(path, all, Default::default(), Duration::ZERO, &|time| time.0);
     if let Ok(reader) = profile::ProfileReader::open(path) {

@@ -1,7 +1,7 @@
 use crate::any_evidence::evidence;
 use crate::scratch::{second, seconds, snapshot};
 use coroner_evidence::recording::{FORMAT, FindingRow, RecordingError, Writer, read};
-use coroner_evidence::{Evidence, StatRead, Time};
+use coroner_evidence::{Evidence, StatRead, Time, Wall};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rusqlite::Connection;
@@ -207,9 +207,9 @@ fn an_incident_its_risers_and_minutes_come_back() {
         subject: "core 3".into(),
         core: None,
         text: "core 3 was full of kernel work".into(),
-        triggered_real_ns: 1_780_000_000_000_000_000,
-        from_real_ns: 1,
-        until_real_ns: u64::MAX,
+        triggered: Wall(1_780_000_000_000_000_000),
+        from: Wall(1),
+        until: Wall(u64::MAX),
     };
     writer.set_incident(&row).unwrap();
     row.core = Some(3);
@@ -229,7 +229,7 @@ fn an_incident_its_risers_and_minutes_come_back() {
     writer.set_risers(&[riser("x")]).unwrap();
     let risers = vec![riser("mem_cgroup_iter"), RiserRow { mostly_in: None, carries: vec![], ..riser("a") }];
     writer.set_risers(&risers).unwrap();
-    let unseen = RollupRow { minute_real_ns: 60_000_000_000, ..RollupRow::default() };
+    let unseen = RollupRow { minute: Wall(60_000_000_000), ..RollupRow::default() };
     let by_core = vec![CoreMinute { core: 3, busy: 1.0, system: 0.9, saturated_s: 30.5 }];
     let seen = RollupRow { cores: Some(1), busy_mean: Some(0.5), oom_kills: Some(0), by_core, ..unseen.clone() };
     for rollup in [&unseen, &seen] {

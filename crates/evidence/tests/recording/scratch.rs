@@ -4,7 +4,7 @@ use coroner_evidence::counters::Source;
 use coroner_evidence::tasks::{SchedTimes, ThreadKey, ThreadSample};
 use coroner_evidence::{
     Born, CgroupChurn, Charged, Clocks, CoreTicks, CoreTimes, Evidence, Hold, KernelWork, LogLine, Maker, Node,
-    PinningFile, Time, WorkKind, WorkRow, Zombie, ZombieMethod, ZombieScan,
+    PinningFile, Time, Wall, WorkKind, WorkRow, Zombie, ZombieMethod, ZombieScan,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub fn second(i: u64, cores: u32) -> Evidence {
     let at = |tenth: u64| Time::from_millis(1_000_000 + i * 1000 + tenth * 100);
     if i == 0 {
         seen.node = Some(Node { host: Some("node-1".into()), boot_id: Some("b00t".into()), ..Node::default() });
-        seen.clocks.push(Clocks { at: at(0), real_ns: 1_780_000_000_000_000_000, boot_ns: 7 });
+        seen.clocks.push(Clocks { at: at(0), wall: Wall(1_780_000_000_000_000_000), boot_ns: 7 });
     }
     for tenth in 0..10 {
         let cores = (0..cores).map(|core| CoreTicks {

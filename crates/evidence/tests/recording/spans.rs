@@ -4,7 +4,7 @@ use crate::killed::write_and_kill;
 use crate::scratch::{second, snapshot};
 use coroner_evidence::recording::{NOT_RECORDED, PROBE, RecordingError, Span, Writer, read_span, segments};
 use coroner_evidence::tasks::SchedulingClass;
-use coroner_evidence::{Clocks, Evidence, Node, Process, Source, Thread, ThreadKey, Time, Unit, UnitLogLine};
+use coroner_evidence::{Clocks, Evidence, Node, Process, Source, Thread, ThreadKey, Time, Unit, UnitLogLine, Wall};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ fn told_anew(i: u64, boot: &str) -> Evidence {
     let mut seen = second(i, CORES);
     let node = Node { host: Some("node-1".into()), boot_id: Some(boot.to_owned()), ..Node::default() };
     seen.node = Some(node);
-    seen.clocks = vec![Clocks { at: at(i), real_ns: REAL + i * S, boot_ns: at(i).0 }];
+    seen.clocks = vec![Clocks { at: at(i), wall: Wall(REAL + i * S), boot_ns: at(i).0 }];
     seen.processes = (1..20).map(|pid| process(at(i), pid)).collect();
     seen.threads = (1..20).map(|tid| thread(at(i), tid)).collect();
     seen.units = vec![unit(at(i), i as u32)];
@@ -58,14 +58,14 @@ fn told_anew(i: u64, boot: &str) -> Evidence {
         }),
     );
     let line =
-        |i: u64| UnitLogLine { unit: "ecs.service".into(), real_ns: REAL + i * S, text: "x".into(), restart: None };
+        |i: u64| UnitLogLine { unit: "ecs.service".into(), at: Wall(REAL + i * S), text: "x".into(), restart: None };
     seen.unit_log = (0..=i).map(line).collect();
     seen
 }
 
 /// Seconds `from..to`, as a recorder would store them.
 fn write(directory: &Path, from: u64, to: u64, boot: &str) -> PathBuf {
-    let path = directory.join(segments::name(REAL + from * S, 1));
+    let path = directory.join(segments::name(Wall(REAL + from * S), 1));
     let mut writer = Writer::create(&path).unwrap();
     for i in from..to {
         let seen = if i == from { told_anew(i, boot) } else { second(i, CORES) };
@@ -76,7 +76,7 @@ fn write(directory: &Path, from: u64, to: u64, boot: &str) -> PathBuf {
 }
 
 fn between(from: u64, to: u64) -> Span {
-    Span::Between { from_real_ns: REAL + from * S, to_real_ns: REAL + to * S }
+    Span::Between { from: Wall(REAL + from * S), to: Wall(REAL + to * S) }
 }
 
 fn read(path: &Path, span: Span) -> Evidence {
@@ -147,7 +147,7 @@ fn nothing_later_than_the_span_is_in_it() {
     assert_eq!(missing(&seen), [""; 0]);
 
     // The same from one file.
-    let one = read(&dir.path().join(segments::name(REAL + 30 * S, 1)), between(40, 50));
+    let one = read(&dir.path().join(segments::name(Wall(REAL + 30 * S), 1)), between(40, 50));
     assert_eq!((one.core_times, one.thread_samples), (seen.core_times, seen.thread_samples));
     assert_eq!(one.counters, seen.counters);
 }
@@ -212,7 +212,7 @@ fn a_damaged_segment_does_not_hide_the_others() {
 fn a_wall_clock_that_was_set_back_does_not_hide_the_newest() {
     let dir = tempfile::tempdir().unwrap();
     // Named as if they had begun an hour later.
-    let name = |i: u64| dir.path().join(segments::name(REAL + i * S, 1));
+    let name = |i: u64| dir.path().join(segments::name(Wall(REAL + i * S), 1));
     for from in [0, 30] {
         std::fs::rename(write(dir.path(), from, from + 30, "b00t"), name(3600 + from)).unwrap();
     }
@@ -234,7 +234,7 @@ fn a_directory_is_read_while_it_is_written() {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             for part in 0..10 {
-                let path = dir.path().join(segments::name(REAL + part * 30 * S, 1));
+                let path = dir.path().join(segments::name(Wall(REAL + part * 30 * S), 1));
                 let mut writer = Writer::create(&path).unwrap().sync_every(Duration::from_millis(5));
                 for i in part * 30..part * 30 + 30 {
                     let seen = if i == part * 30 { told_anew(i, "b00t") } else { second(i, CORES) };
@@ -276,10 +276,10 @@ fn a_directory_is_read_while_it_is_written() {
 #[test]
 fn segments_of_a_killed_recorder_are_read() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join(segments::name(REAL, 1));
+    let path = dir.path().join(segments::name(Wall(REAL), 1));
     let appended = write_and_kill(&path, Duration::from_millis(40));
-    assert!(dir.path().join(segments::name(REAL, 1) + "-wal").exists());
-    let log = std::fs::read(dir.path().join(segments::name(REAL, 1) + "-wal")).unwrap();
+    assert!(dir.path().join(segments::name(Wall(REAL), 1) + "-wal").exists());
+    let log = std::fs::read(dir.path().join(segments::name(Wall(REAL), 1) + "-wal")).unwrap();
     let seen = read(dir.path(), Span::Last(Duration::from_secs(3)));
     let window = seen.window().unwrap();
     assert!(window.to >= at(appended - 1) && window.length() <= Duration::from_secs(4), "{window:?}");
@@ -289,7 +289,7 @@ fn segments_of_a_killed_recorder_are_read() {
     write(dir.path(), next, next + 5, "b00t");
     let seen = read(dir.path(), Span::Last(Duration::from_secs(30)));
     assert_eq!(missing(&seen).len(), 1, "{:?}", seen.unseen);
-    assert_eq!(std::fs::read(dir.path().join(segments::name(REAL, 1) + "-wal")).unwrap(), log);
+    assert_eq!(std::fs::read(dir.path().join(segments::name(Wall(REAL), 1) + "-wal")).unwrap(), log);
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn how_long_a_large_node_takes() {
     std::fs::create_dir_all(&directory).unwrap();
     let mut most = 0;
     for part in 0..6 {
-        let path = directory.join(segments::name(REAL + part * 600 * S, 1));
+        let path = directory.join(segments::name(Wall(REAL + part * 600 * S), 1));
         let mut writer = Writer::create(&path).unwrap();
         for i in part * 600..part * 600 + 600 {
             let seen = if i == part * 600 {

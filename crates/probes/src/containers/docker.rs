@@ -2,11 +2,10 @@
 //!
 //! RestartCount counts restarts by the restart policy and is reset when the container is started by hand.
 
-use coroner_evidence::{Container, Time};
+use coroner_evidence::{Container, Time, Wall};
 use serde::Deserialize;
 
 use super::Budget;
-use super::moment::parse_rfc3339;
 use crate::tree::{FileKind, Tree, is_absent};
 
 const DOCKER: &str = "/var/lib/docker";
@@ -79,7 +78,7 @@ fn parse(bytes: &[u8]) -> Option<Config> {
 
 impl Config {
     fn into_container(self, at: Time, directory: &str) -> Container {
-        let moment = |text: &Option<String>| text.as_deref().and_then(parse_rfc3339);
+        let moment = |text: &Option<String>| text.as_deref().and_then(Wall::parse);
         let started = moment(&self.state.started_at);
         // While it runs, the exit code is 0 and meaningless. A container waiting to be restarted counts as running.
         let ended = started.is_some() && (!self.state.running || self.state.restarting);
@@ -89,8 +88,8 @@ impl Config {
             name: self.name.as_deref().unwrap_or(directory).trim_start_matches('/').to_owned(),
             id: Some(self.id.unwrap_or_else(|| directory.to_owned())),
             restarts: self.restart_count.min(MAX_RESTARTS),
-            started_real_ns: started,
-            first_started_real_ns: started.and_then(|s| Some(moment(&self.created)?.min(s))).or(started),
+            started,
+            first_started: started.and_then(|s| Some(moment(&self.created)?.min(s))).or(started),
             exit_code: self.state.exit_code.filter(|_| ended).and_then(|code| i32::try_from(code).ok()),
             ..Container::default()
         }

@@ -6,7 +6,7 @@
 
 use std::io::Read;
 
-use coroner_evidence::{Container, Time};
+use coroner_evidence::{Container, Time, Wall};
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::Budget;
@@ -49,13 +49,13 @@ pub fn look(tree: &Tree, at: Time, budget: &mut Budget, containers: &mut Vec<Con
 fn container(tree: &Tree, at: Time, pod: &Pod, name: String, path: &str, logs: &[Entry]) -> Option<Container> {
     let restarts = logs.iter().filter_map(|log| restarts_of(&log.name)).max()?;
     let directory = format!("{path}/{name}");
-    let started = |n: u64| {
+    let started_at = |n: u64| {
         let parts = logs.iter().filter(|log| restarts_of(&log.name) == Some(n));
         parts.filter_map(|log| began(tree, &format!("{directory}/{}", log.name))).min()
     };
-    let started_real_ns = started(restarts);
+    let started = started_at(restarts);
     let oldest = logs.iter().filter_map(|log| restarts_of(&log.name)).min().filter(|n| *n < restarts);
-    let first = [born(tree, &directory), oldest.and_then(started), started_real_ns].into_iter().flatten().min();
+    let first = [born(tree, &directory), oldest.and_then(started_at), started].into_iter().flatten().min();
     Some(Container {
         at,
         runtime: "kubelet".to_owned(),
@@ -65,14 +65,14 @@ fn container(tree: &Tree, at: Time, pod: &Pod, name: String, path: &str, logs: &
         pod_uid: Some(pod.uid.clone()),
         id: id_of(tree, &directory, restarts),
         restarts,
-        started_real_ns,
-        first_started_real_ns: first,
+        started,
+        first_started: first,
         exit_code: None,
     })
 }
 
 /// When a log began: the creation time of the file, or its first entry if that is older (the file was copied).
-fn began(tree: &Tree, path: &str) -> Option<u64> {
+fn began(tree: &Tree, path: &str) -> Option<Wall> {
     let first = || {
         let place = tree.find(path).ok()?;
         let mut bytes = Vec::new();
@@ -83,7 +83,7 @@ fn began(tree: &Tree, path: &str) -> Option<u64> {
 }
 
 /// When a file or directory was created, if the file system records it.
-fn born(tree: &Tree, path: &str) -> Option<u64> {
+fn born(tree: &Tree, path: &str) -> Option<Wall> {
     let place = tree.find(path).ok()?;
     let (directory, name) = place.at();
     let found = statx(directory, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME).ok()?;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::Root;
 use crate::test_tree::write;
-use coroner_evidence::Container;
+use coroner_evidence::{Container, Wall};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -42,8 +42,8 @@ fn pods_logged_by_containerd() {
     assert_eq!((worker.runtime.as_str(), worker.restarts, worker.at), ("kubelet", 42, Time::from_secs(5)));
     assert_eq!(worker.pod.as_deref(), Some("trainer-7f5c7d4f9b-abcde"));
     assert_eq!((worker.namespace.as_deref(), worker.pod_uid.as_deref()), (Some("default"), Some(UID)));
-    assert_eq!(worker.started_real_ns, Some(1_700_000_300_500_000_000));
-    assert_eq!(worker.first_started_real_ns, Some(1_700_000_000_500_000_000));
+    assert_eq!(worker.started, Some(Wall(1_700_000_300_500_000_000)));
+    assert_eq!(worker.first_started, Some(Wall(1_700_000_000_500_000_000)));
     assert_eq!(one(&evidence, "istio-proxy").restarts, 0);
     assert_eq!(one(&evidence, "etcd").restarts, 2);
 }
@@ -60,7 +60,7 @@ fn pods_logged_by_docker() {
     let evidence = seen(dir.path());
     let nginx = one(&evidence, "nginx");
     assert_eq!((nginx.restarts, nginx.id.as_deref()), (7, Some(id)));
-    assert_eq!(nginx.started_real_ns, Some(1_700_000_000_000_000_000));
+    assert_eq!(nginx.started, Some(Wall(1_700_000_000_000_000_000)));
 }
 
 #[test]
@@ -91,8 +91,8 @@ fn containers_of_docker() {
     );
     let agent = one(&evidence, "ecs-agent");
     assert_eq!((agent.restarts, agent.exit_code, agent.id.as_deref()), (118, Some(3), Some("ecs-agent0001")));
-    assert_eq!(agent.started_real_ns, Some(1_700_003_600_000_000_000));
-    assert_eq!(agent.first_started_real_ns, Some(1_700_000_000_000_000_000));
+    assert_eq!(agent.started, Some(Wall(1_700_003_600_000_000_000)));
+    assert_eq!(agent.first_started, Some(Wall(1_700_000_000_000_000_000)));
     assert_eq!(one(&evidence, "web").exit_code, None, "it runs");
 
     write(dir.path(), &at("web"), "{ half a fi");

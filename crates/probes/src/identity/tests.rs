@@ -62,7 +62,7 @@ fn a_gpu_node_of_a_cluster() {
     assert_eq!(node.machine_id.as_deref(), Some(MACHINE_ID));
     assert_eq!(node.host.as_deref(), Some("ip-10-0-0-1"));
     assert_eq!(node.os.as_deref(), Some("Ubuntu 22.04.3 \"LTS\""));
-    assert_eq!(node.booted_real_ns, Some(1_700_000_000_000_000_000));
+    assert_eq!(node.booted, Some(Wall(1_700_000_000_000_000_000)));
     assert_eq!((node.cores, node.memory_bytes), (Some(96), Some(1 << 20)));
     assert_eq!(node.cgroup_version.as_deref(), Some("v2"));
     assert_eq!(node.in_container, None);
@@ -253,7 +253,7 @@ fn this_machine() {
     let info = rustix::system::sysinfo();
     assert_eq!(node.memory_bytes, Some(info.totalram as u64 * u64::from(info.mem_unit)));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let booted = node.booted_real_ns.unwrap() / 1_000_000_000;
+    let booted = node.booted.unwrap().0 / 1_000_000_000;
     assert!(now.abs_diff(booted + info.uptime as u64) <= 2, "booted {booted}, up {}", info.uptime);
 }
 
@@ -262,7 +262,7 @@ proptest! {
     fn any_text_is_accepted(text in "\\PC{0,200}", key in "[A-Z_]{0,8}") {
         let _ = os_release_value(&text, &key);
         let _ = cgroup_version_of(&text);
-        let _ = booted_real_ns(text.as_bytes());
+        let _ = booted(text.as_bytes());
         let _ = hardware::nvidia_version(&format!("NVRM version: {text}"));
     }
 

@@ -3,6 +3,7 @@
 //! A value is a string; an array of numbers if it contains unprintable bytes; null if it is very long; or an array of these if the
 //! field occurs more than once.
 
+use coroner_evidence::{UnitLogLine, Wall};
 use serde_json::Value;
 
 use super::secrets::mask;
@@ -16,18 +17,8 @@ const MAX_LOOKED_AT: usize = 4000;
 /// systemd's message for an automatic restart: SD_MESSAGE_UNIT_RESTART_SCHEDULED in sd-messages.h.
 pub const RESTART_SCHEDULED: &str = "5eb03494b6584870a536b337290809b3";
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    pub unit: String,
-    /// ns since 1970.
-    pub real_ns: u64,
-    pub text: String,
-    /// The restart counter, if this is systemd's own message about an automatic restart.
-    pub restart: Option<u32>,
-}
-
 /// `None` if the entry belongs to no unit.
-pub fn parse(line: &[u8]) -> Option<Entry> {
+pub fn parse(line: &[u8]) -> Option<UnitLogLine> {
     let value: Value = serde_json::from_slice(line).ok()?;
     let field = |name: &str| value.get(name).and_then(text_of);
     let us: u64 = field("__REALTIME_TIMESTAMP")?.parse().ok()?;
@@ -52,7 +43,7 @@ pub fn parse(line: &[u8]) -> Option<Entry> {
         Some((end, _)) => &message[..end],
         None => &message,
     };
-    Some(Entry { unit, real_ns: us.saturating_mul(1000), text: printable(&mask(message)), restart })
+    Some(UnitLogLine { unit, at: Wall(us.saturating_mul(1000)), text: printable(&mask(message)), restart })
 }
 
 /// The last value of a field, as text.
@@ -110,7 +101,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn entry(json: &str) -> Option<Entry> {
+    fn entry(json: &str) -> Option<UnitLogLine> {
         parse(json.as_bytes())
     }
 
@@ -121,7 +112,7 @@ mod tests {
                 "N_RESTARTS":"9","MESSAGE":"level=error msg=\"no credentials\"\t\u001b[31m"}"#,
         );
         let told = told.unwrap();
-        assert_eq!((told.unit.as_str(), told.real_ns, told.restart), ("ecs.service", 1_700_000_000_123_456_000, None));
+        assert_eq!((told.unit.as_str(), told.at, told.restart), ("ecs.service", Wall(1_700_000_000_123_456_000), None));
         assert_eq!(told.text, "level=error msg=\"no credentials\" \\u{1b}[31m");
     }
 

@@ -9,9 +9,9 @@ mod secrets;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
-use coroner_evidence::{Evidence, UnitLogLine, probe};
+use coroner_evidence::{Evidence, UnitLogLine, Wall, probe};
 
 use crate::tree::{FileKind, Tree, is_absent};
 use entry::RESTART_SCHEDULED;
@@ -42,7 +42,7 @@ pub struct JournalReader {
     program: Option<PathBuf>,
     limit: Duration,
     /// The newest reported message and restart of each unit, in ns since 1970.
-    told: HashMap<String, (u64, u64)>,
+    told: HashMap<String, (Wall, Wall)>,
 }
 
 impl Default for JournalReader {
@@ -136,12 +136,12 @@ impl JournalReader {
                 let why = said.complaint.unwrap_or_else(|| "journalctl failed without an error message".to_owned());
                 return evidence.unseen(probe::JOURNAL, WHAT, why, "run `journalctl --verify`");
             }
-            let entries: Vec<entry::Entry> =
+            let entries: Vec<UnitLogLine> =
                 said.output.split(|b| *b == b'\n').filter(|line| !line.is_empty()).filter_map(entry::parse).collect();
             let full = entries.len() >= query.most;
             if query.order == Order::OldestFirst {
                 let oldest = entries.into_iter().find(|e| e.restart.is_some() && query.units.contains(&e.unit));
-                lines.extend(oldest.filter(|e| !self.is_told(&e.unit, Of::Restarts, e.real_ns)).map(into_line));
+                lines.extend(oldest.filter(|e| !self.is_told(&e.unit, Of::Restarts, e.at)));
                 continue;
             }
             let most = match query.kind {
@@ -154,9 +154,9 @@ impl JournalReader {
                     continue;
                 }
                 let count = kept.entry((entry.unit.clone(), query.kind)).or_default();
-                if *count < most && !self.is_told(&entry.unit, query.kind, entry.real_ns) {
+                if *count < most && !self.is_told(&entry.unit, query.kind, entry.at) {
                     *count += 1;
-                    lines.push(into_line(entry));
+                    lines.push(entry);
                 }
             }
             cut = cut.or(said.cut);
@@ -175,33 +175,29 @@ impl JournalReader {
             evidence.unseen(probe::JOURNAL, "some unit messages", why, "journalctl --unit=NAME");
         }
         self.note(&lines);
-        lines.sort_by_key(|line| line.real_ns);
+        lines.sort_by_key(|line| line.at);
         evidence.unit_log.extend(lines);
     }
 
     /// The time from which these units' entries were not yet reported, at most some hours ago.
-    fn since(&self, units: &[String]) -> u64 {
-        let told = units.iter().map(|u| self.told.get(u).map_or(0, |(messages, restarts)| *messages.min(restarts)));
-        told.min().unwrap_or(0).max(hours_ago())
+    fn since(&self, units: &[String]) -> Wall {
+        let told =
+            units.iter().map(|u| self.told.get(u).map_or(Wall(0), |(messages, restarts)| *messages.min(restarts)));
+        told.min().unwrap_or_default().max(hours_ago())
     }
 
-    fn is_told(&self, unit: &str, kind: Of, real_ns: u64) -> bool {
+    fn is_told(&self, unit: &str, kind: Of, at: Wall) -> bool {
         let (messages, restarts) = self.told.get(unit).copied().unwrap_or_default();
-        real_ns <= if kind == Of::Messages { messages } else { restarts }
+        at <= if kind == Of::Messages { messages } else { restarts }
     }
 
     fn note(&mut self, lines: &[UnitLogLine]) {
         for line in lines {
             let (messages, restarts) = self.told.entry(line.unit.clone()).or_default();
             let told = if line.restart.is_some() { restarts } else { messages };
-            *told = line.real_ns.max(*told);
+            *told = line.at.max(*told);
         }
     }
-}
-
-fn into_line(entry: entry::Entry) -> UnitLogLine {
-    let entry::Entry { unit, real_ns, text, restart } = entry;
-    UnitLogLine { unit, real_ns, text, restart }
 }
 
 struct Journal<'a> {
@@ -227,8 +223,7 @@ enum Order {
 struct Query<'a> {
     kind: Of,
     units: &'a [String],
-    /// ns since 1970.
-    since: u64,
+    since: Wall,
     most: usize,
     order: Order,
 }
@@ -242,7 +237,7 @@ impl Query<'_> {
             arguments.extend(["--reverse".to_owned(), format!("--lines={}", self.most)]);
         }
         arguments.push("--output-fields=MESSAGE,MESSAGE_ID,UNIT,N_RESTARTS,_PID,_SYSTEMD_UNIT".to_owned());
-        arguments.push(format!("--since=@{}", self.since / 1_000_000_000));
+        arguments.push(format!("--since=@{}", self.since.0 / 1_000_000_000));
         arguments.extend(journal.files.iter().map(|file| format!("--file={}", file.display())));
         arguments.push("--".to_owned());
         // Matches on the same field are alternatives; matches on different fields must all hold.
@@ -258,9 +253,8 @@ impl Query<'_> {
     }
 }
 
-fn hours_ago() -> u64 {
-    let then = (SystemTime::now() - BACK).duration_since(UNIX_EPOCH).unwrap_or_default();
-    then.as_nanos() as u64
+fn hours_ago() -> Wall {
+    Wall::from(SystemTime::now()) - BACK
 }
 
 /// System journal files (user journals have no system services) that were written to since then.

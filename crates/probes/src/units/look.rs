@@ -5,16 +5,15 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use coroner_evidence::{Time, Unit};
-use rustix::time::ClockId;
 
 use super::address::UnixSocket;
 use super::conversation::{Answer, Conversation, End};
 use super::place::{SystemdPlace, UnitCgroups};
-use super::questions::{self, KnownUnit, Look, Moment, Property};
+use super::questions::{self, KnownUnit, Look, Property};
 use super::wire::{Body, Value, ValueReader};
 use super::{Blind, address};
 use crate::Root;
-use crate::root::clock;
+use crate::root::read_clocks;
 
 /// Calls in flight. dbus-daemon allows 128 per connection (max_replies_per_connection).
 const WINDOW: usize = 96;
@@ -188,7 +187,7 @@ fn ask(bus: &mut Conversation, wanted: &LookRequest, asked: &mut [Asked]) -> (Op
     if queue.is_empty() {
         return (own, None);
     }
-    let now = Moment { monotonic: clock(ClockId::Monotonic), real_ns: clock(ClockId::Realtime).0 };
+    let now = read_clocks();
     let own_serial = bus.ask(OWN_UNIT, PROPERTIES, "Get", &["org.freedesktop.systemd1.Scope", "ControlGroup"]);
     loop {
         if waiting.len() <= REFILL {

@@ -3,6 +3,7 @@
 //! Properties are queried one by one, and only as needed: GetAll would send all 300 of a service, and for some of them PID 1 reads
 //! cgroup files or searches the disk. Each message costs, so questions that an earlier answer makes needless are skipped.
 
+use coroner_evidence::{Clocks, Wall};
 use coroner_evidence::{Time, Unit};
 
 use super::wire::Value;
@@ -77,13 +78,6 @@ impl Property {
             Connections => (SOCKET, "NConnections"),
         }
     }
-}
-
-/// Both clocks at one moment, to convert times between them.
-#[derive(Debug, Clone, Copy)]
-pub struct Moment {
-    pub monotonic: Time,
-    pub real_ns: u64,
 }
 
 /// Look at everything, or only at what may have changed.
@@ -199,7 +193,7 @@ pub fn next(answered: Property, asked: &[Property], unit: &Unit, known: Option<&
 }
 
 /// Notes an answer; one of an unexpected type is ignored, because versions of systemd differ.
-pub fn note(unit: &mut Unit, property: Property, value: &Value, now: Moment) {
+pub fn note(unit: &mut Unit, property: Property, value: &Value, now: Clocks) {
     match property {
         InvocationId => unit.invocation_id = bytes(value).and_then(hex),
         ActiveState => replace(&mut unit.active_state, value),
@@ -222,12 +216,11 @@ pub fn note(unit: &mut Unit, property: Property, value: &Value, now: Moment) {
         MainStatus => unit.exit_status = signed(value).and_then(|n| i32::try_from(n).ok()),
         ControlGroup => unit.cgroup = text(value),
         CpuUsed => unit.cpu_ns = number(value).filter(|&ns| ns != u64::MAX),
-        LastTrigger => unit.last_trigger_real_ns = moment(value),
-        NextReal => unit.next_trigger_real_ns = sooner(unit.next_trigger_real_ns, moment(value)),
+        LastTrigger => unit.last_trigger = moment(value).map(Wall),
+        NextReal => unit.next_trigger = sooner(unit.next_trigger, moment(value).map(Wall)),
         NextMonotonic => {
-            let ahead = moment(value).map(|ns| ns.saturating_sub(now.monotonic.0));
-            let at = ahead.map(|ns| now.real_ns.saturating_add(ns));
-            unit.next_trigger_real_ns = sooner(unit.next_trigger_real_ns, at);
+            let at = monotonic(value).map(|at| now.wall_of(at.max(now.at)));
+            unit.next_trigger = sooner(unit.next_trigger, at);
         }
         // Provisional: the count follows.
         Accept => unit.accepted = flag(value).filter(|&accepts| accepts).map(|_| 0),
@@ -304,7 +297,7 @@ fn monotonic(value: &Value) -> Option<Time> {
     moment(value).map(Time)
 }
 
-fn sooner(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+fn sooner(a: Option<Wall>, b: Option<Wall>) -> Option<Wall> {
     [a, b].into_iter().flatten().min()
 }
 

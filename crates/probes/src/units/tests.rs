@@ -4,7 +4,7 @@ use super::address::{UnixSocket, connect};
 use super::fake_systemd::{FakeSystemd, Script};
 use super::wire::Value;
 use super::*;
-use coroner_evidence::Unit;
+use coroner_evidence::{Unit, Wall};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use std::io::Write;
 use std::os::unix::net::UnixListener;
@@ -193,7 +193,7 @@ fn services_timers_and_sockets_are_reported_with_their_triggers() {
         assert_eq!((job.main_started, job.main_exited), (Some(Time(5000)), Some(Time(6000))));
         assert_eq!((job.cpu_ns, &job.triggered_by[..]), (Some(77), &["job.timer".to_owned()][..]));
         let timer = of(&first, "job.timer");
-        assert_eq!((timer.last_trigger_real_ns, timer.next_trigger_real_ns), (Some(8000), Some(9000)));
+        assert_eq!((timer.last_trigger, timer.next_trigger), (Some(Wall(8000)), Some(Wall(9000))));
         assert_eq!(timer.triggers, ["job.service"]);
         assert_eq!(of(&first, "skipped.service").conditions_held, Some(false));
         assert_eq!(of(&first, "never.service").conditions_held, None);

@@ -3,9 +3,8 @@
 use super::gaps::Gaps;
 use super::paces::CORES_EVERY;
 use crate::cores::CoreTimeReader;
-use crate::root::{Root, clock, now};
+use crate::root::{Root, now, read_clocks};
 use coroner_evidence::Evidence;
-use rustix::time::ClockId;
 use std::sync::mpsc::{Receiver, channel};
 
 /// Starts a thread that reads the cores until the receiver is dropped.
@@ -17,9 +16,9 @@ pub fn sample_cores(root: Root) -> Receiver<Evidence> {
         let mut gaps = Gaps::default();
         loop {
             let mut evidence = Evidence::default();
-            let at = now();
-            gaps.note(at, clock(ClockId::Realtime), &mut evidence);
-            reader.look(at, &mut evidence);
+            let clocks = read_clocks();
+            gaps.note(clocks, &mut evidence);
+            reader.look(clocks.at, &mut evidence);
             if sender.send(evidence).is_err() {
                 return;
             }

@@ -33,19 +33,18 @@ use crate::kernel_log::KernelLog;
 use crate::kernel_work::{KernelSampler, Naming, RATE_HZ};
 use crate::memory::MemoryReader;
 use crate::pressure::PressureReader;
-use crate::root::{Root, clock, now, own_cpu};
+use crate::root::{Root, now, own_cpu, read_clocks};
 use crate::softirqs::SoftirqReader;
 use crate::softnet::SoftnetReader;
 use crate::tasks::TaskReader;
 use crate::zombies::{Bpf, LookOptions, look};
 use audit::Audit;
 use cores_thread::sample_cores;
-use coroner_evidence::{Clocks, Cost, Evidence, FileQuestion, TextFile, Time};
+use coroner_evidence::{Cost, Evidence, FileQuestion, TextFile, Time};
 use endless::Endless;
 use homes::ProcessHomes;
 use nic_thread::{NicRequest, NicThread};
 use paces::Paces;
-use rustix::time::ClockId;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use unit_looks::UnitLooks;
@@ -430,10 +429,6 @@ impl Watch {
 fn many_zombies(evidence: &Evidence) -> bool {
     let dead = evidence.cgroup_censuses.last().map(|census| census.dying);
     dead.is_some_and(|dead| dead.is_none_or(|dead| dead >= DEAD_WORTH_NAMING))
-}
-
-fn read_clocks() -> Clocks {
-    Clocks { at: now(), real_ns: clock(ClockId::Realtime).0, boot_ns: clock(ClockId::Boottime).0 }
 }
 
 /// Peak resident memory of this process.

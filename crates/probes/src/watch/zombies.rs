@@ -1,12 +1,11 @@
 //! What `coroner zombies` reads: dead cgroups, their cost, and, with --watch, who makes them.
 
-use super::read_clocks;
 use crate::cgroups::Cgroups;
 use crate::churn::{ChurnOptions, ChurnReader, Way};
 use crate::identity;
 use crate::kernel_work::{KernelSampler, Naming, RATE_HZ};
 use crate::memory::MemoryReader;
-use crate::root::{Root, now};
+use crate::root::{Root, now, read_clocks};
 use crate::slab::SlabReader;
 use crate::zombies::{Bpf, LookOptions, look};
 use coroner_evidence::{Evidence, Time};

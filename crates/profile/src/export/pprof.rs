@@ -136,8 +136,8 @@ pub fn message(names: &Dictionary, stacks: &StackSums) -> proto::Profile {
     }
     if let Some((first, last)) = stacks.span {
         out.duration_nanos = i64::try_from(last - first).unwrap_or(0);
-        let wall = names.clock.and_then(|clock| clock.wall_ns.checked_add(first)?.checked_sub(clock.clock_ns));
-        out.time_nanos = wall.and_then(|wall| i64::try_from(wall).ok()).unwrap_or(0);
+        let wall = names.clock.and_then(|clock| clock.wall_of(first));
+        out.time_nanos = wall.and_then(|wall| i64::try_from(wall.0).ok()).unwrap_or(0);
     }
     out.comment = vec![table.id(concat!("written by coroner ", env!("CARGO_PKG_VERSION")))];
     let mut locations = Locations { names, by_frame: HashMap::new(), mappings: HashMap::new(), without_stack: None };

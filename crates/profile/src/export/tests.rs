@@ -1,3 +1,4 @@
+use coroner_evidence::Wall;
 use std::collections::HashSet;
 use std::io::Read;
 
@@ -143,7 +144,7 @@ fn pprof_knows_the_period_if_there_is_one_and_the_idle_task_and_the_cgroup() {
     let cgroup = names.strings.intern("/kubepods/pod1");
     let task = names.intern_task(Task { pid: Some(0), tid: Some(0), comm, cgroup: Some(cgroup) });
     let stack = names.stacks.intern(&[]);
-    names.clock = Some(Clock { clock_ns: 1_000, wall_ns: 1_700_000_000_000_000_000 });
+    names.clock = Some(Clock { clock_ns: 1_000, wall: Wall(1_700_000_000_000_000_000) });
     let mut sums = StackSums::by_thread();
     for time in [5_000, 9_000] {
         sums.add(&names, &Sample { time: Some(time), core: None, task, event, period: 250, stack });

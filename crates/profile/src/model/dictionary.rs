@@ -46,15 +46,6 @@ impl Event {
     }
 }
 
-/// How the recording's clock relates to the wall clock, where the file says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Clock {
-    /// A reading of the recording's clock, in nanoseconds …
-    pub clock_ns: u64,
-    /// … and of the wall clock (Unix time) at the same moment.
-    pub wall_ns: u64,
-}
-
 /// Grows while a file is read. Entries never change, so an id keeps its meaning.
 #[derive(Clone, Debug, Default)]
 pub struct Dictionary {
@@ -64,7 +55,7 @@ pub struct Dictionary {
     tasks: WordTable,
     pub events: Vec<Event>,
     event_ids: HashMap<String, EventId>,
-    pub clock: Option<Clock>,
+    pub clock: Option<super::Clock>,
 }
 
 const NOBODY: u32 = u32::MAX;

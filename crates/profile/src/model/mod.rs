@@ -10,7 +10,8 @@ mod profile;
 mod samples;
 mod stacks;
 
-pub use dictionary::{Clock, Dictionary, Event, EventId, Task, TaskId};
+pub use coroner_evidence::recording::profile::ProfileClock as Clock;
+pub use dictionary::{Dictionary, Event, EventId, Task, TaskId};
 pub use folded::FoldedStacks;
 pub use frames::{FileOffset, Frame, FrameId, FramePlace, Frames};
 pub use intern::{ByteTable, StrId, Strings, WordTable};

@@ -1,5 +1,6 @@
 //! Reads the samples of a recording, or of a directory of them.
 
+use coroner_evidence::Wall;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::mpsc;
@@ -56,14 +57,15 @@ fn read_with(
     let mut report = ImportReport::default();
     if is_directory(path)? {
         let segments = listed(path, &mut report)?;
-        let wanted = range.as_ref().map_or(segments.as_slice(), |range| segments::within(&segments, range));
-        // Equal readings say that both clocks are the same.
-        names.clock = Some(Clock { clock_ns: 0, wall_ns: 0 });
+        let wanted = range
+            .as_ref()
+            .map_or(segments.as_slice(), |range| segments::within(&segments, &(Wall(range.start)..Wall(range.end))));
+        names.clock = Some(Clock::WALL);
         for segment in segments_of(wanted, picked) {
             let file = match ProfileReader::open(&segment.path) {
                 Ok(file) => file,
                 Err(error) => {
-                    report.odd(OddityKind::BadRecord, segment.start_real_ns, error.to_string().as_bytes());
+                    report.odd(OddityKind::BadRecord, segment.start.0, error.to_string().as_bytes());
                     continue;
                 }
             };
@@ -136,7 +138,7 @@ struct Shift(u64);
 
 impl Shift {
     fn of(file: &ProfileReader) -> Option<Shift> {
-        file.source()?.clock.map(|(clock_ns, wall_ns)| Shift(wall_ns.wrapping_sub(clock_ns)))
+        file.source()?.clock.map(|clock| Shift(clock.wall.0.wrapping_sub(clock.clock_ns)))
     }
 
     fn to_wall(self, time: u64) -> u64 {
@@ -190,7 +192,7 @@ fn pass(
     let clock = source.and_then(|source| source.clock);
     let shift = match axis {
         Axis::Own => {
-            names.clock = clock.map(|(clock_ns, wall_ns)| Clock { clock_ns, wall_ns });
+            names.clock = clock;
             Shift(0)
         }
         Axis::WallClock => match Shift::of(file) {

@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use coroner_evidence::recording::{RecordingError, Writer, segments};
-use coroner_evidence::{CoreTimes, Evidence, Time};
+use coroner_evidence::{CoreTimes, Evidence, Time, Wall};
 use proptest::prelude::*;
 
 use super::*;
@@ -44,7 +44,7 @@ fn said(names: &Dictionary, sample: &Sample) -> Said {
 /// Builds a profile from descriptions, as an importer would.
 fn described(all: &[Said]) -> (Dictionary, Vec<Sample>) {
     let mut names = Dictionary::default();
-    names.clock = Some(Clock { clock_ns: 0, wall_ns: BOOT });
+    names.clock = Some(Clock { clock_ns: 0, wall: Wall(BOOT) });
     let samples = all.iter().map(|said| {
         let (pid, tid, comm, cgroup) = &said.task;
         let comm = names.strings.intern(comm);
@@ -123,7 +123,7 @@ fn a_profile_is_read_back_with_its_clock_and_losses() {
     store(&path, &all, true);
     let (read, names, report) = read_back(&path, None);
     assert!(read == all);
-    assert_eq!(names.clock, Some(Clock { clock_ns: 0, wall_ns: BOOT }));
+    assert_eq!(names.clock, Some(Clock { clock_ns: 0, wall: Wall(BOOT) }));
     assert_eq!((report.samples, report.lost, report.truncated), (5000, 7, false));
     assert_eq!(names.events[0].samples, 5000);
     assert_eq!(span(&path).unwrap(), Some((0, 49_990_000_000 + 4999 % 3)));
@@ -174,7 +174,7 @@ fn a_range_across_two_segments_is_read_from_both_in_wall_clock_time() {
     let all: Vec<Said> = (0..3 * 60_000).step_by(20).map(usual).collect();
     for (i, part) in all.chunks(all.len() / 3).enumerate() {
         let start = BOOT + i as u64 * 600 * SECOND;
-        store(&dir.path().join(segments::name(start, 1)), part, true);
+        store(&dir.path().join(segments::name(Wall(start), 1)), part, true);
     }
     std::fs::write(dir.path().join("notes.txt"), "not a recording").unwrap();
     let in_range = |range: &Range<u64>| -> Vec<Said> {
@@ -184,7 +184,7 @@ fn a_range_across_two_segments_is_read_from_both_in_wall_clock_time() {
         let range = BOOT + from * SECOND..BOOT + until * SECOND;
         let (read, names, report) = read_back(dir.path(), Some(range.clone()));
         assert!(read == in_range(&range), "{from} to {until}");
-        assert_eq!(names.clock, Some(Clock { clock_ns: 0, wall_ns: 0 }));
+        assert_eq!(names.clock, Some(Clock::WALL));
         assert_eq!(report.oddities, []);
     }
     assert!(read_back(dir.path(), None).0 == all.iter().map(at_wall).collect::<Vec<_>>());
@@ -198,8 +198,8 @@ fn other_files_are_reported_and_a_broken_segment_costs_no_other() {
     let empty = read(dir.path(), None, &mut |_, _| ControlFlow::Continue(()));
     assert!(matches!(empty, Err(ImportError::NoSegments { .. })), "{empty:?}");
     let all: Vec<Said> = (0..2000).map(usual).collect();
-    store(&dir.path().join(segments::name(BOOT, 1)), &all, true);
-    std::fs::write(dir.path().join(segments::name(BOOT, 2)), "no database").unwrap();
+    store(&dir.path().join(segments::name(Wall(BOOT), 1)), &all, true);
+    std::fs::write(dir.path().join(segments::name(Wall(BOOT), 2)), "no database").unwrap();
     std::fs::write(dir.path().join("mine.coroner"), "no database").unwrap();
     let (read, _, report) = read_back(dir.path(), None);
     assert_eq!(read.len(), 2000);

@@ -164,7 +164,7 @@ impl Origin {
             kind: self.kind.clone(),
             file: self.file.clone(),
             host: self.host.clone(),
-            clock: clock.map(|clock| (clock.clock_ns, clock.wall_ns)),
+            clock,
             lost: report.map(|report| report.lost),
             report_json: report.and_then(|report| serde_json::to_string(report).ok()),
         }

@@ -1,5 +1,6 @@
 //! Views and writers, with arbitrary samples: any time, core and period, in any order.
 
+use coroner_evidence::Wall;
 use coroner_profile::export::{folded, pprof, speedscope, svg};
 use coroner_profile::model::{
     Clock, Dictionary, EventId, Frame, FramePlace, Sample, Samples, StackId, Strings, Task, TaskId,
@@ -98,7 +99,7 @@ fn samples(bytes: &[u8]) -> (Dictionary, Vec<Sample>) {
     let mut names = Dictionary::default();
     names.clock = bytes.first().map(|byte| Clock {
         clock_ns: TIMES[usize::from(*byte) % TIMES.len()],
-        wall_ns: TIMES[usize::from(*byte / 16) % TIMES.len()],
+        wall: Wall(TIMES[usize::from(*byte / 16) % TIMES.len()]),
     });
     let events = ["cpu-clock:u", "", "cycles", "odd;[name]"].map(|name| names.intern_event(name));
     let frames: Vec<u32> = (0..SYMBOLS.len() * 4)

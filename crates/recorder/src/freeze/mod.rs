@@ -10,14 +10,14 @@ use coroner_source::incident_files as files;
 use coroner_source::kernel_work;
 
 use coroner_evidence::recording::{FindingRow, IncidentRow, Span, Writer, read_span, segments};
-use coroner_evidence::{Clocks, Evidence, KernelWork, Time};
+use coroner_evidence::{Clocks, Evidence, KernelWork, Time, Wall};
 use coroner_profile::import::ImportError;
 use coroner_profile::model::Clock;
 use coroner_profile::recording::{Origin, SampleWriter};
 use coroner_profile::views::kernel_work::WorkSums;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 /// Writes `N.coroner`: what there is of the window so far or, if `whole`, all of it with findings and risers.
 pub fn freeze(directory: &Path, number: u64, whole: bool) -> anyhow::Result<()> {
@@ -33,11 +33,11 @@ pub fn freeze(directory: &Path, number: u64, whole: bool) -> anyhow::Result<()> 
 }
 
 fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Result<()> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(u64::MAX, |d| d.as_nanos() as u64);
+    let now = Wall::from(SystemTime::now());
     // A clock that was set back must not empty the window.
-    let until = incident.until_real_ns.min(now.max(incident.triggered_real_ns + SETTLE.as_nanos() as u64));
-    let from = incident.from_real_ns.max(first_recorded(directory)?);
-    let span = Span::Between { from_real_ns: from, to_real_ns: until };
+    let until = incident.until.min(now.max(incident.triggered + SETTLE));
+    let from = incident.from.max(first_recorded(directory)?);
+    let span = Span::Between { from, to: until };
     let mut evidence = read_span(directory, &span)?.evidence;
     let clocks =
         *evidence.clocks.last().context("nothing was recorded in the incident's window (no clock readings)")?;
@@ -62,15 +62,15 @@ fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Res
 /// A recording begins with the kernel log of the day before. An incident holds only its minutes: a reset an hour earlier is not
 /// part of it.
 fn only_lines_of(evidence: &mut Evidence, clocks: Clocks, incident: &Incident) {
-    if let Some(from) = clocks.time_of_real_ns(incident.from_real_ns) {
+    if let Some(from) = clocks.time_of(incident.from) {
         evidence.log.retain(|line| line.at + Duration::from_nanos(line.uncertainty_ns) >= from);
     }
 }
 
 /// When the oldest segment begins: that nothing was recorded before is neither worth a note nor damage.
-fn first_recorded(directory: &Path) -> anyhow::Result<u64> {
+fn first_recorded(directory: &Path) -> anyhow::Result<Wall> {
     let (segments, _) = segments::list(directory).with_context(|| format!("cannot list {}", directory.display()))?;
-    Ok(segments.first().map_or(0, |first| first.start_real_ns))
+    Ok(segments.first().map_or(Wall(0), |first| first.start))
 }
 
 /// Longer than evidence takes to reach the segments.
@@ -79,7 +79,7 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// Copies the window's samples, with times on the evidence's clock; returns the kernel work they show.
 fn copy_samples(
     directory: &Path,
-    range: Range<u64>,
+    range: Range<Wall>,
     clocks: Clocks,
     evidence: &Evidence,
     file: &mut Writer,
@@ -87,20 +87,21 @@ fn copy_samples(
     let mut samples = SampleWriter::default();
     let mut work = WorkSums::default();
     let mut failed = None;
-    let read = coroner_profile::recording::read(directory, Some(range), &mut |names, mut sample| {
-        // In a directory, times are wall-clock times.
-        sample.time = sample.time.and_then(|wall| clocks.time_of_real_ns(wall)).map(|time| time.0);
-        if let Some(at) = sample.time {
-            work.add(names, &sample, Time(at));
-        }
-        match samples.take(file, names, sample) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
+    let read =
+        coroner_profile::recording::read(directory, Some(range.start.0..range.end.0), &mut |names, mut sample| {
+            // In a directory, times are wall-clock times.
+            sample.time = sample.time.and_then(|wall| clocks.time_of(Wall(wall))).map(|time| time.0);
+            if let Some(at) = sample.time {
+                work.add(names, &sample, Time(at));
             }
-        }
-    });
+            match samples.take(file, names, sample) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        });
     if let Some(error) = failed {
         return Err(error.into());
     }
@@ -116,15 +117,15 @@ fn copy_samples(
     samples.commit(file)?;
     let host = evidence.node.as_ref().and_then(|node| node.host.clone());
     let origin = Origin { kind: "coroner record".to_owned(), file: None, host };
-    let clock = Clock { clock_ns: clocks.at.0, wall_ns: clocks.real_ns };
+    let clock = Clock { clock_ns: clocks.at.0, wall: clocks.wall };
     file.set_profile_source(&origin.row(Some(clock), Some(&report)))?;
     Ok(if work.is_nameless() { Vec::new() } else { work.finish(&names, &kernel_work::sampled(evidence)) })
 }
 
 /// Says which incident the file is, in case it is copied elsewhere.
-fn incident_row(incident: &Incident, until_real_ns: u64) -> IncidentRow {
-    let Incident { number, code, subject, core, text, triggered_real_ns, from_real_ns, .. } = incident.clone();
-    IncidentRow { number, code, subject, core, text, triggered_real_ns, from_real_ns, until_real_ns }
+fn incident_row(incident: &Incident, until: Wall) -> IncidentRow {
+    let Incident { number, code, subject, core, text, triggered, from, .. } = incident.clone();
+    IncidentRow { number, code, subject, core, text, triggered, from, until }
 }
 
 /// A finding, for readers who only have sqlite3.

@@ -1,6 +1,7 @@
 //! Risers: commands and kernel functions on the suspected core whose share rose from the hour before to the incident.
 
 use coroner_diagnosis::Code;
+use coroner_evidence::Wall;
 use coroner_evidence::recording::RiserRow;
 use coroner_profile::import::ImportError;
 use coroner_profile::model::Dictionary;
@@ -36,15 +37,14 @@ pub struct Risers {
 
 /// On the suspected core; on all cores if none is suspected.
 pub fn find(directory: &Path, incident: &Incident) -> Result<Risers, ImportError> {
-    let nanoseconds = |duration: Duration| duration.as_nanos() as u64;
-    let trigger = incident.triggered_real_ns;
+    let trigger = incident.triggered;
     let (before, after) = match Code::parse(&incident.code) {
         Some(Code::CoreSaturated | Code::CoreMonopolised) => (NEAR, NEAR),
         _ => (BEFORE, AFTER),
     };
-    let begin = trigger.saturating_sub(nanoseconds(before));
-    let burst = begin..trigger.saturating_add(nanoseconds(after)).min(incident.until_real_ns);
-    let baseline = begin.saturating_sub(nanoseconds(BASELINE))..begin;
+    let begin = trigger - before;
+    let burst = begin..(trigger + after).min(incident.until);
+    let baseline = begin - BASELINE..begin;
     let (names_before, shares_before) = shares(directory, baseline, incident.core)?;
     let (names_now, shares_now) = shares(directory, burst, incident.core)?;
     Ok(Risers {
@@ -74,11 +74,11 @@ pub fn rows(found: &Risers) -> Vec<RiserRow> {
     found.risers.iter().map(row).collect()
 }
 
-fn shares(directory: &Path, range: Range<u64>, core: Option<u32>) -> Result<(Dictionary, BusyShares), ImportError> {
+fn shares(directory: &Path, range: Range<Wall>, core: Option<u32>) -> Result<(Dictionary, BusyShares), ImportError> {
     let until = Instant::now() + PATIENCE;
     let (mut shares, mut count) = (BusyShares::default(), 0u64);
     let (mut recorded_ns, mut last_ns) = (0u64, None);
-    let read = recording::read(directory, Some(range), &mut |names, sample| {
+    let read = recording::read(directory, Some(range.start.0..range.end.0), &mut |names, sample| {
         if let Some(time) = sample.time {
             let since = time.saturating_sub(*last_ns.get_or_insert(time));
             recorded_ns += if since <= GAP.as_nanos() as u64 { since } else { 0 };

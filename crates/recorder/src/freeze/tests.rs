@@ -20,7 +20,7 @@ fn recorded(directory: &Path) -> (Evidence, Clocks, Writer) {
         evidence.append(fragment);
     }
     let clocks = *evidence.clocks.last().unwrap();
-    let start = clocks.real_ns - 600 * SECOND;
+    let start = clocks.wall - Duration::from_secs(600);
     let mut file = Writer::create(&directory.join(segments::name(start, 1))).unwrap();
     file.append(&evidence).unwrap();
 
@@ -47,14 +47,14 @@ fn recorded(directory: &Path) -> (Evidence, Clocks, Writer) {
         }
     }
     samples.commit(&mut file).unwrap();
-    let clock = Clock { clock_ns: clocks.at.0, wall_ns: clocks.real_ns };
+    let clock = Clock { clock_ns: clocks.at.0, wall: clocks.wall };
     let origin = Origin { kind: "coroner record".into(), ..Origin::default() };
     file.set_profile_source(&origin.row(Some(clock), Some(&ImportReport::default()))).unwrap();
     // Not sealed, as if the recorder were running.
     (evidence, clocks, file)
 }
 
-fn incident(triggered_real_ns: u64) -> Incident {
+fn incident(triggered: Wall) -> Incident {
     Incident {
         schema: SCHEMA.into(),
         number: 1,
@@ -64,14 +64,14 @@ fn incident(triggered_real_ns: u64) -> Incident {
         subject: "core 1".into(),
         core: Some(1),
         text: "spin had core 1".into(),
-        triggered_real_ns,
+        triggered,
         lasting: None,
-        from_real_ns: triggered_real_ns - 120 * SECOND,
-        until_real_ns: triggered_real_ns + 30 * SECOND,
+        from: triggered - Duration::from_secs(120),
+        until: triggered + Duration::from_secs(30),
         state: IncidentState::Open,
-        frozen_real_ns: None,
+        frozen: None,
         repeats: 0,
-        last_repeat_real_ns: None,
+        last_repeat: None,
         last_repeat_text: None,
         also: Vec::new(),
         also_more: 0,
@@ -84,7 +84,7 @@ fn the_window_is_copied_from_a_directory_that_is_being_written() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("incidents")).unwrap();
     let (evidence, clocks, _at_work) = recorded(directory.path());
-    let incident = incident(clocks.real_ns - 5 * SECOND);
+    let incident = incident(clocks.wall - Duration::from_secs(5));
     files::write(directory.path(), &incident).unwrap();
     // Left behind by an earlier try.
     std::fs::write(files::part(directory.path(), 1), "half").unwrap();
@@ -112,7 +112,7 @@ fn the_window_is_copied_from_a_directory_that_is_being_written() {
             ControlFlow::Continue(())
         })
         .unwrap();
-        assert_eq!(names.clock.map(|c| c.wall_ns - c.clock_ns), Some(clocks.real_ns - clocks.at.0));
+        assert_eq!(names.clock.map(|c| c.wall.0 - c.clock_ns), Some(clocks.wall.0 - clocks.at.0));
         assert_eq!(count, 2000);
     }
     assert!(!files::part(directory.path(), 1).exists());
@@ -132,7 +132,7 @@ fn a_failed_freeze_says_why_and_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("incidents")).unwrap();
     assert!(freeze(directory.path(), 1, false).unwrap_err().to_string().contains("1.json"));
-    files::write(directory.path(), &incident(1_780_000_000 * SECOND)).unwrap();
+    files::write(directory.path(), &incident(Wall(1_780_000_000 * SECOND))).unwrap();
     assert!(freeze(directory.path(), 1, false).is_err());
     assert_eq!(files::numbers(directory.path()).unwrap(), [1]);
     assert_eq!(std::fs::read_dir(directory.path().join("incidents")).unwrap().count(), 1);

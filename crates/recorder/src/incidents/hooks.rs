@@ -3,7 +3,6 @@
 use super::super::config::IncidentConfig;
 use crate::warn;
 use coroner_evidence::Time;
-use coroner_evidence::timestamp;
 use coroner_source::incident::Incident;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::os::unix::process::CommandExt;
@@ -45,7 +44,7 @@ impl Hooks {
             .env("CORONER_INCIDENT_SUBJECT", &incident.subject)
             .env("CORONER_INCIDENT_CORE", incident.core.map(|core| core.to_string()).unwrap_or_default())
             .env("CORONER_INCIDENT_TEXT", incident.text.replace('\0', " "))
-            .env("CORONER_INCIDENT_TIME", timestamp(incident.triggered_real_ns))
+            .env("CORONER_INCIDENT_TIME", incident.triggered.to_string())
             .env("CORONER_INCIDENT_STATE", incident.state.as_str())
             .env("CORONER_INCIDENT_FILE", file)
             .env("CORONER_INCIDENTS_SKIPPED", self.skipped.to_string())

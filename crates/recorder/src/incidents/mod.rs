@@ -16,7 +16,7 @@ use super::trigger::{Over, Trigger};
 use super::triggers::MARK;
 use crate::warn;
 use anyhow::Context;
-use coroner_evidence::{Clocks, Time};
+use coroner_evidence::{Clocks, Time, Wall};
 use coroner_source::incident::{Also, Incident, IncidentState, Lasting, MOST_ALSO, SCHEMA};
 use coroner_source::incident_files as files;
 use escalation::Escalation;
@@ -126,16 +126,16 @@ impl Incidents {
 
     /// Begins an incident, or counts the trigger as a repeat of one.
     pub fn begin(&mut self, trigger: Trigger, clocks: Clocks) {
-        let real_ns = clocks.real_ns_of(trigger.at);
-        let since = trigger.since.map(|since| clocks.real_ns_of(since));
-        if let Some(number) = self.told_lately(&trigger, real_ns) {
+        let wall = clocks.wall_of(trigger.at);
+        let since = trigger.since.map(|since| clocks.wall_of(since));
+        if let Some(number) = self.told_lately(&trigger, wall) {
             if let Some(incident) = self.known.get_mut(&number) {
                 incident.repeats = incident.repeats.saturating_add(1);
                 warn(&format!("incident {number} repeated: {} ({})", trigger.text, trigger.code));
-                incident.last_repeat_real_ns = Some(real_ns);
-                if let (Some(lasting), Some(since_real_ns)) = (&mut incident.lasting, since) {
+                incident.last_repeat = Some(wall);
+                if let (Some(lasting), Some(since)) = (&mut incident.lasting, since) {
                     let Lasting { lasted_ns, at_least, .. } = *lasting;
-                    *lasting = Lasting { lasted_ns, at_least, ..Lasting::since(since_real_ns) };
+                    *lasting = Lasting { lasted_ns, at_least, ..Lasting::since(since) };
                 }
                 incident.last_repeat_text = Some(trigger.text.chars().take(MOST_TEXT).collect());
                 self.dirty.insert(number);
@@ -145,7 +145,7 @@ impl Incidents {
         let text: String = trigger.text.chars().take(MOST_TEXT).collect();
         if self.open.len() >= MOST_OPEN {
             warn(&format!("{text} ({}): added to the newest incident, as {MOST_OPEN} are open", trigger.code));
-            self.note_beside(trigger, real_ns, text);
+            self.note_beside(trigger, wall, text);
             return;
         }
         let number = self.next;
@@ -155,7 +155,6 @@ impl Incidents {
         if let Some(core) = trigger.core {
             self.escalation.suspect(core, clocks.at);
         }
-        let nanoseconds = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         let incident = Incident {
             schema: SCHEMA.to_owned(),
             number,
@@ -165,14 +164,14 @@ impl Incidents {
             by: trigger.by,
             core: trigger.core,
             text,
-            triggered_real_ns: real_ns,
+            triggered: wall,
             lasting: since.map(Lasting::since),
-            from_real_ns: real_ns.saturating_sub(nanoseconds(self.config.before)),
-            until_real_ns: real_ns.saturating_add(nanoseconds(self.config.after)),
+            from: wall - self.config.before,
+            until: wall + self.config.after,
             state: IncidentState::Open,
-            frozen_real_ns: None,
+            frozen: None,
             repeats: 0,
-            last_repeat_real_ns: None,
+            last_repeat: None,
             last_repeat_text: None,
             also: Vec::new(),
             also_more: 0,
@@ -198,45 +197,44 @@ impl Incidents {
         let Some(lasting) = &mut incident.lasting else { return };
         let lasted = u64::try_from(over.lasted.as_nanos()).unwrap_or(u64::MAX);
         lasting.lasted_ns = lasting.lasted_ns.saturating_add(lasted);
-        lasting.until_real_ns = Some(clocks.real_ns_of(over.until));
+        lasting.until = Some(clocks.wall_of(over.until));
         self.dirty.insert(incident.number);
     }
 
     /// Marks ongoing incidents as "end not seen": this recorder is stopping, or an earlier one saw them begin.
-    fn lose_sight(&mut self, now_real_ns: Option<u64>) {
+    fn lose_sight(&mut self, now: Option<Wall>) {
         for incident in self.known.values_mut() {
             if let Some(lasting) = incident.lasting.as_mut().filter(|lasting| lasting.goes_on()) {
                 (lasting.end_unseen, lasting.at_least) = (true, true);
                 // A killed recorder saw it at least until its last report.
-                let told = incident.last_repeat_real_ns.unwrap_or(incident.triggered_real_ns);
-                let lasted = now_real_ns.unwrap_or(told).saturating_sub(lasting.since_real_ns);
-                lasting.lasted_ns = lasting.lasted_ns.saturating_add(lasted);
+                let told = incident.last_repeat.unwrap_or(incident.triggered);
+                let lasted = now.unwrap_or(told).since(lasting.since);
+                lasting.lasted_ns = lasting.lasted_ns.saturating_add(lasted.as_nanos() as u64);
                 self.dirty.insert(incident.number);
             }
         }
     }
 
     /// The incident that this trigger repeats.
-    fn told_lately(&self, trigger: &Trigger, real_ns: u64) -> Option<u64> {
+    fn told_lately(&self, trigger: &Trigger, wall: Wall) -> Option<u64> {
         // A mark is never a repeat: the user wants that very moment.
         if trigger.code == MARK {
             return None;
         }
-        let quiet = u64::try_from(self.config.quiet.as_nanos()).unwrap_or(u64::MAX);
         let same = |incident: &&Incident| {
             incident.code == trigger.code
                 && incident.subject == trigger.subject
                 && incident.by == trigger.by
-                && incident.triggered_real_ns.abs_diff(real_ns) < quiet
+                && incident.triggered.abs_diff(wall) < self.config.quiet
         };
         self.known.values().rev().find(same).map(|incident| incident.number)
     }
 
-    fn note_beside(&mut self, trigger: Trigger, real_ns: u64, text: String) {
+    fn note_beside(&mut self, trigger: Trigger, at: Wall, text: String) {
         let Some(number) = self.open.keys().next_back().copied() else { return };
         let Some(incident) = self.known.get_mut(&number) else { return };
         if incident.also.len() < MOST_ALSO {
-            incident.also.push(Also { real_ns, code: trigger.code, subject: trigger.subject, text });
+            incident.also.push(Also { at, code: trigger.code, subject: trigger.subject, text });
         } else {
             incident.also_more += 1;
         }
@@ -270,8 +268,8 @@ impl Incidents {
             Some(until) => until,
             None => {
                 // Resumed. A wall clock that was set back must not keep it open for days.
-                let real = self.known.get(&number).map_or(0, |incident| incident.until_real_ns);
-                let until = clocks.time_of_real_ns(real).unwrap_or_default().min(clocks.at + self.config.after);
+                let real = self.known.get(&number).map_or(Wall(0), |incident| incident.until);
+                let until = clocks.time_of(real).unwrap_or_default().min(clocks.at + self.config.after);
                 open.until = Some(until);
                 until
             }
@@ -317,12 +315,12 @@ impl Incidents {
         let is_over = match (purpose, outcome) {
             (Purpose::First, Ok(())) => {
                 open.is_frozen = true;
-                incident.frozen_real_ns = Some(clocks.real_ns);
+                incident.frozen = Some(clocks.wall);
                 incident.error = None;
                 false
             }
             (Purpose::Whole, Ok(())) => {
-                incident.frozen_real_ns.get_or_insert(clocks.real_ns);
+                incident.frozen.get_or_insert(clocks.wall);
                 incident.error = None;
                 incident.state = IncidentState::Complete;
                 true
@@ -350,8 +348,8 @@ impl Incidents {
     }
 
     /// Segments with anything after this must not be evicted.
-    pub fn needed_from_real_ns(&self) -> Option<u64> {
-        self.open.keys().filter_map(|number| self.known.get(number)).map(|incident| incident.from_real_ns).min()
+    pub fn needed_from(&self) -> Option<Wall> {
+        self.open.keys().filter_map(|number| self.known.get(number)).map(|incident| incident.from).min()
     }
 
     /// The core to sample at a higher rate now, and that rate.
@@ -371,7 +369,7 @@ impl Incidents {
 
     /// The recorder is stopping: freezes what is open as it is.
     pub fn finish(&mut self, clocks: Clocks) {
-        self.lose_sight(Some(clocks.real_ns));
+        self.lose_sight(Some(clocks.wall));
         let open: Vec<u64> = self.open.keys().copied().collect();
         for number in open {
             let Some(state) = self.open.get_mut(&number) else { continue };
@@ -381,7 +379,7 @@ impl Incidents {
                 files::remove_part(&self.directory, number);
             }
             if let Some(incident) = self.known.get_mut(&number) {
-                incident.until_real_ns = incident.until_real_ns.min(clocks.real_ns.max(incident.triggered_real_ns));
+                incident.until = incident.until.min(clocks.wall.max(incident.triggered));
                 self.dirty.insert(number);
             }
             self.save(clocks.at);

@@ -6,7 +6,7 @@ const BOOT: u64 = 1_780_000_000 * SECOND;
 
 fn clocks(second: f64) -> Clocks {
     let at = Time((second * SECOND as f64) as u64);
-    Clocks { at, real_ns: BOOT + at.0, boot_ns: at.0 }
+    Clocks { at, wall: Wall(BOOT + at.0), boot_ns: at.0 }
 }
 
 fn trigger(second: f64, subject: &str) -> Trigger {
@@ -86,7 +86,7 @@ fn an_incident_knows_how_long_it_lasted_when_it_is_over() {
     incidents.end(&over(999.0, 1420.0), clocks(1421.0));
     incidents.turn(clocks(1423.0));
     let lasting = scratch.read(1).lasting.unwrap();
-    assert_eq!((lasting.lasted_ns, lasting.until_real_ns), (421 * SECOND, Some(BOOT + 1420 * SECOND)));
+    assert_eq!((lasting.lasted_ns, lasting.until), (421 * SECOND, Some(Wall(BOOT + 1420 * SECOND))));
     // Repeats add up.
     incidents.begin(trigger(1450.0, "core 3"), clocks(1450.1));
     incidents.end(&over(1449.0, 1460.0), clocks(1461.0));
@@ -115,20 +115,20 @@ fn an_incident_is_frozen_at_once_and_whole_when_its_window_is_over() {
     incidents.begin(trigger(1000.0, "core 3"), clocks(1000.1));
     let begun = scratch.read(1);
     assert_eq!((begun.state, begun.number, begun.core), (IncidentState::Open, 1, Some(3)));
-    assert_eq!(begun.from_real_ns, BOOT + 880 * SECOND);
-    assert_eq!(begun.until_real_ns, BOOT + 1030 * SECOND);
-    assert_eq!(incidents.needed_from_real_ns(), Some(begun.from_real_ns));
+    assert_eq!(begun.from, Wall(BOOT + 880 * SECOND));
+    assert_eq!(begun.until, Wall(BOOT + 1030 * SECOND));
+    assert_eq!(incidents.needed_from(), Some(begun.from));
     assert_eq!(incidents.escalation(clocks(1001.0).at), Some((3, 999)));
     settle(&mut incidents, 1000.5);
     assert_eq!(scratch.frozen(1), "first\n");
-    assert_eq!(scratch.read(1).frozen_real_ns, Some(BOOT + 1000 * SECOND + SECOND / 2));
+    assert_eq!(scratch.read(1).frozen, Some(Wall(BOOT + 1000 * SECOND + SECOND / 2)));
     settle(&mut incidents, 1031.0);
     assert_eq!(scratch.read(1).state, IncidentState::Open, "the last second is not in the segments yet");
     settle(&mut incidents, 1032.0);
     settle(&mut incidents, 1032.1);
     assert_eq!(scratch.frozen(1), "first\nwhole\n");
     assert_eq!(scratch.read(1).state, IncidentState::Complete);
-    assert_eq!(incidents.needed_from_real_ns(), None);
+    assert_eq!(incidents.needed_from(), None);
     assert_eq!(incidents.counts().get("core-saturated"), Some(&1));
     assert!(incidents.bytes() > 100);
 }
@@ -143,7 +143,7 @@ fn repeats_are_counted_but_marks_are_not() {
         settle(&mut incidents, second + 2.0);
     }
     assert_eq!(scratch.read(1).repeats, 2);
-    assert_eq!(scratch.read(1).last_repeat_real_ns, Some(BOOT + 1500 * SECOND));
+    assert_eq!(scratch.read(1).last_repeat, Some(Wall(BOOT + 1500 * SECOND)));
     settle(&mut incidents, 1600.0);
     incidents.begin(trigger(1601.0, "core 3"), clocks(1601.0));
     incidents.begin(super::super::triggers::mark("a", clocks(1602.0).at), clocks(1602.0));
@@ -183,7 +183,7 @@ fn the_next_recorder_completes_what_is_open_and_reuses_no_number() {
     let next = Scratch { program: Scratch::new(FREEZES).program, ..scratch };
     let mut incidents = next.open();
     assert!(!files::part(next.directory.path(), 1).exists());
-    assert_eq!(incidents.needed_from_real_ns(), Some(BOOT + 880 * SECOND));
+    assert_eq!(incidents.needed_from(), Some(Wall(BOOT + 880 * SECOND)));
     settle(&mut incidents, 2000.0);
     settle(&mut incidents, 2000.2);
     assert_eq!((next.read(1).state, next.frozen(1).as_str()), (IncidentState::Complete, "whole\n"));
@@ -192,7 +192,7 @@ fn the_next_recorder_completes_what_is_open_and_reuses_no_number() {
     // A wall clock that jumped back by a year keeps nothing open for a year.
     let mut past = next.open();
     let mut late = clocks(50.0);
-    late.real_ns -= 365 * 86_400 * SECOND;
+    late.wall.0 -= 365 * 86_400 * SECOND;
     settle_at(&mut past, late);
     late.at = late.at + Duration::from_secs(33);
     settle_at(&mut past, late);
@@ -213,7 +213,7 @@ fn a_freeze_that_keeps_failing_is_given_up_with_the_reason() {
     assert_eq!(failed.state, IncidentState::Failed);
     assert_eq!(failed.error.as_deref(), Some("x.coroner: the disk is full"));
     assert!((1100.0..1400.0).contains(&second), "{second}");
-    assert_eq!(incidents.needed_from_real_ns(), None);
+    assert_eq!(incidents.needed_from(), None);
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn a_stopping_recorder_freezes_what_is_open() {
     settle(&mut incidents, 1001.0);
     incidents.finish(clocks(1005.0));
     assert_eq!((scratch.read(1).state, scratch.frozen(1).as_str()), (IncidentState::Complete, "first\nwhole\n"));
-    assert_eq!(scratch.read(1).until_real_ns, BOOT + 1005 * SECOND);
+    assert_eq!(scratch.read(1).until, Wall(BOOT + 1005 * SECOND));
 }
 
 #[test]

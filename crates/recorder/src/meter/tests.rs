@@ -2,7 +2,7 @@ use super::*;
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{
     Clocks, CoreSet, CoreTicks, CoreTimes, DeadBelow, MapSource, Nic, NicQueue, QueueKind, Thread, ThreadKey,
-    ThreadSample, Zombie, ZombieMethod,
+    ThreadSample, Wall, Zombie, ZombieMethod,
 };
 
 /// On a node without real-time threads.
@@ -184,7 +184,7 @@ fn line(sequence: u64, seconds: u64, text: &str) -> LogLine {
 #[test]
 fn an_outage_is_counted_once_however_many_lines_it_logs() {
     let mut meter = Meter::new();
-    let clocks = vec![Clocks { at: Time::from_secs(100), real_ns: 0, boot_ns: 0 }];
+    let clocks = vec![Clocks { at: Time::from_secs(100), wall: Wall(0), boot_ns: 0 }];
     let hang = "ena 0000:20:03.0: Keep alive watchdog timeout.";
     let done = "ena 0000:20:03.0 eth0: Device reset completed successfully, Driver info: ENA v2.11.0g";
     let log = vec![line(1, 50, done), line(7, 101, hang), line(8, 101, hang), line(9, 102, done)];

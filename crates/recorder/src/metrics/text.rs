@@ -153,7 +153,7 @@ impl Metrics {
         out.counter("process_cpu_seconds", "CPU time used by the recorder.", own.cpu_seconds)?;
         out.gauge("process_resident_memory_bytes", "Memory used by the recorder.", own.rss_bytes)?;
         let help = "When the recorder started, in seconds since 1970.";
-        out.gauge("process_start_time_seconds", help, own.started_real_ns as f64 / 1e9)?;
+        out.gauge("process_start_time_seconds", help, own.started.0 as f64 / 1e9)?;
         out.info("build", "The recorder's version.", &[("version", env!("CARGO_PKG_VERSION"))])
     }
 }

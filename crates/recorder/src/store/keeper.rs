@@ -7,7 +7,7 @@ use crate::segments::Segments;
 use crate::status::Status;
 use crate::warn;
 use coroner_evidence::recording::{RecordingError, RollupRow, segments as names};
-use coroner_evidence::{Clocks, Evidence, Node, Unseen, probe};
+use coroner_evidence::{Clocks, Evidence, Node, Unseen, Wall, probe};
 use coroner_profile::import::ImportReport;
 use coroner_profile::live::Live;
 use coroner_profile::model::Clock;
@@ -230,7 +230,7 @@ impl Keeper {
         }
         let needed = self.shared.needed_from.load(Ordering::Relaxed);
         let open = self.open.as_ref().map(|open| open.path.as_path());
-        self.segments.make_room(open, Some(needed).filter(|n| *n > 0));
+        self.segments.make_room(open, Some(needed).filter(|n| *n > 0).map(Wall));
         if let Some(open) = &mut self.open {
             let size = self.segments.size_of_open(&open.path);
             if open.began.elapsed() < BEGINNING {
@@ -305,7 +305,7 @@ impl Keeper {
         if self.open.is_some() {
             self.commit();
         }
-        let (path, writer) = match self.segments.create(clocks.real_ns) {
+        let (path, writer) = match self.segments.create(clocks.wall) {
             Ok(made) => made,
             Err(error) => {
                 let why = error.to_string();
@@ -420,7 +420,7 @@ impl OpenSegment {
 
     /// Stores where the samples come from. Done at the beginning, so that an open segment reads like a sealed one.
     fn tell_source(&mut self, lost: u64) -> Result<(), RecordingError> {
-        let clock = Clock { clock_ns: self.began_clocks.at.0, wall_ns: self.began_clocks.real_ns };
+        let clock = Clock { clock_ns: self.began_clocks.at.0, wall: self.began_clocks.wall };
         let report = ImportReport { lost, ..ImportReport::default() };
         self.file.writer().set_profile_source(&self.origin.row(Some(clock), Some(&report)))?;
         self.source_told = true;
@@ -444,5 +444,5 @@ fn inode(path: &Path) -> Option<u64> {
 }
 
 fn offset(clocks: &Clocks) -> i128 {
-    i128::from(clocks.real_ns) - i128::from(clocks.at.0)
+    i128::from(clocks.wall.0) - i128::from(clocks.at.0)
 }

@@ -12,7 +12,7 @@ pub use records::Records;
 use super::segments::Segments;
 use super::status::Status;
 use coroner_evidence::recording::{RecordingError, RollupRow};
-use coroner_evidence::{Clocks, Evidence};
+use coroner_evidence::{Clocks, Evidence, Wall};
 use coroner_profile::live::{Live, LiveFormat};
 use keeper::Keeper;
 use std::path::PathBuf;
@@ -114,8 +114,8 @@ impl Handle {
     }
 
     /// Segments with anything after this moment stay as long as there are others to evict.
-    pub fn keep_from(&self, real_ns: Option<u64>) {
-        self.shared.needed_from.store(real_ns.unwrap_or(0), Ordering::Relaxed);
+    pub fn keep_from(&self, from: Option<Wall>) {
+        self.shared.needed_from.store(from.unwrap_or_default().0, Ordering::Relaxed);
     }
 }
 

@@ -170,6 +170,7 @@ fn stall(event: &StallEvent, line: &LogLine) -> Option<(Code, Trigger)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coroner_evidence::Wall;
     use coroner_evidence::{Clocks, CoreSet, MapSource, NicQueue};
 
     const PAUSED: &str = "ena 0000:20:03.0 eth0: TX q 5 is paused for too long (threshold 5000000). Time since last napi 6596000 usec. napi scheduled: 1";
@@ -181,7 +182,7 @@ mod tests {
     }
 
     fn fragment(second: u64, log: Vec<LogLine>) -> Evidence {
-        let clocks = vec![Clocks { at: Time::from_secs(second), real_ns: 0, boot_ns: 0 }];
+        let clocks = vec![Clocks { at: Time::from_secs(second), wall: Wall(0), boot_ns: 0 }];
         Evidence { clocks, log, ..Evidence::default() }
     }
 

@@ -10,6 +10,7 @@ pub mod span;
 pub mod words;
 
 use anyhow::bail;
+use coroner_evidence::Wall;
 use coroner_profile::import::{self as reader, Format, ImportError, ImportReport, Imported, Picked, Stacks};
 use coroner_profile::model::{Clock, Dictionary, EventId, Sample, Task};
 use coroner_profile::symbols::Symbols;
@@ -66,10 +67,9 @@ pub struct ReadProfile {
 }
 
 impl ReadProfile {
-    /// Wall-clock time of a moment, in nanoseconds since 1970, if the file knows it.
-    pub fn wall(&self, time: u64) -> Option<u64> {
-        let clock = self.names.clock?;
-        clock.wall_ns.checked_add(time)?.checked_sub(clock.clock_ns)
+    /// Wall-clock time of a sample, if the file knows it.
+    pub fn wall(&self, time: u64) -> Option<Wall> {
+        self.names.clock?.wall_of(time)
     }
 
     /// Seconds since the first sample.
@@ -314,8 +314,7 @@ fn stored_range(source: &ProfileSource, selection: &Selection) -> anyhow::Result
         return Ok(None);
     }
     let Some(outline) = reader::outline(&source.file)? else { return Ok(None) };
-    // In a directory, times are wall-clock times.
-    let clock = source.file.is_dir().then_some(Clock { clock_ns: 0, wall_ns: 0 });
+    let clock = source.file.is_dir().then_some(Clock::WALL);
     Ok(Some((outline.first, select::bounds(selection, outline.first, clock))))
 }
 

@@ -139,7 +139,7 @@ impl Selection {
         let mut words = Vec::new();
         let moment = |moment: &Moment| match moment {
             Moment::Number(ns) | Moment::FromStart(ns) | Moment::Clock(ns) => format!("{} s", *ns as f64 / 1e9),
-            Moment::Wall(ns) => words::wall_clock(*ns),
+            Moment::Wall(wall) => wall.to_string(),
             Moment::TimeOfDay(ns) => {
                 let s = ns / 1_000_000_000;
                 format!("{:02}:{:02}:{:02} UTC", s / 3600, s / 60 % 60, s % 60)
@@ -230,9 +230,9 @@ fn time(moment: Moment, first: u64, clock: Option<Clock>) -> Result<u64, String>
                  sample",
             )?;
             // Wall clock minus recording's clock.
-            let ahead = i128::from(clock.wall_ns) - i128::from(clock.clock_ns);
+            let ahead = i128::from(clock.wall.0) - i128::from(clock.clock_ns);
             let wall = match moment {
-                Moment::Wall(wall) => i128::from(wall),
+                Moment::Wall(wall) => i128::from(wall.0),
                 Moment::TimeOfDay(time) => {
                     let midnight = (i128::from(first) + ahead).div_euclid(DAY) * DAY;
                     // The next such time after the first sample, which may be tomorrow.
@@ -291,6 +291,7 @@ pub fn nothing(read: &ReadProfile, selection: &Selection) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coroner_evidence::Wall;
 
     const S: u64 = 1_000_000_000;
 
@@ -299,9 +300,9 @@ mod tests {
         assert_eq!(time(Moment::Number(2 * S), 1000 * S, None), Ok(1002 * S));
         assert_eq!(time(Moment::Number(1001 * S), 1000 * S, None), Ok(1001 * S));
         assert_eq!(time(Moment::FromStart(1001 * S), 1000 * S, None), Ok(2001 * S));
-        let clock = Some(Clock { clock_ns: 1000 * S, wall_ns: 1_700_000_000 * S });
-        assert_eq!(time(Moment::Wall(1_700_000_003 * S), 1000 * S, clock), Ok(1003 * S));
-        assert!(time(Moment::Wall(S), 0, None).is_err());
+        let clock = Some(Clock { clock_ns: 1000 * S, wall: Wall(1_700_000_000 * S) });
+        assert_eq!(time(Moment::Wall(Wall(1_700_000_003 * S)), 1000 * S, clock), Ok(1003 * S));
+        assert!(time(Moment::Wall(Wall(S)), 0, None).is_err());
         // 1,700,000,000 is 22:13:20 UTC.
         let of_day = |h: u64, m: u64, s: u64| time(Moment::TimeOfDay((h * 3600 + m * 60 + s) * S), 1000 * S, clock);
         assert_eq!((of_day(22, 13, 25), of_day(0, 0, 0)), (Ok(1005 * S), Ok((1000 + 6400) * S)));

@@ -3,6 +3,7 @@
 use super::ProfileSource;
 use super::select::Selection;
 use crate::moment::Moment;
+use coroner_evidence::Wall;
 use coroner_profile::import::{self, Format};
 
 /// The length of the selection in nanoseconds, and the number of cores, if known without reading everything.
@@ -27,7 +28,7 @@ fn selected_length(selection: &Selection) -> Option<u64> {
     }
     match (selection.since?, selection.until?) {
         (Moment::Number(from) | Moment::FromStart(from), Moment::Number(to) | Moment::FromStart(to))
-        | (Moment::Wall(from), Moment::Wall(to))
+        | (Moment::Wall(Wall(from)), Moment::Wall(Wall(to)))
         | (Moment::TimeOfDay(from), Moment::TimeOfDay(to)) => to.checked_sub(from),
         _ => None,
     }

@@ -3,14 +3,6 @@
 use coroner_diagnosis::words::count;
 use coroner_profile::import::{Oddity, OddityKind};
 
-/// `2026-11-16T05:51:42.123Z`.
-pub fn wall_clock(ns: u64) -> String {
-    match jiff::Timestamp::from_nanosecond(i128::from(ns)) {
-        Ok(time) => format!("{time:.3}"),
-        Err(_) => "an impossible time".to_owned(),
-    }
-}
-
 /// `0-3,7`.
 pub fn cores(cores: &[u32]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();

@@ -1,6 +1,7 @@
 //! Heatmaps as JSON.
 
 use super::{SourceJson, TaskJson, source_json, task_json};
+use crate::page::axis::{Axis, AxisTime};
 use coroner_profile::views::cores::{Busy, CoreHeatmap};
 use coroner_profile::views::heatmap::OffsetHeatmap;
 use coroner_source::profile::ReadProfile;
@@ -15,7 +16,7 @@ struct ByCore<'a> {
     start_ns: u64,
     /// Where it is on the page's axis; only there.
     #[serde(skip_serializing_if = "Option::is_none")]
-    axis_ns: Option<i64>,
+    axis_ns: Option<AxisTime>,
     step_ns: u64,
     columns: usize,
     left_out: u64,
@@ -53,15 +54,14 @@ struct CellJson<'a> {
     owner_share: Option<f64>,
 }
 
-/// `axis`: the start of the page's axis.
-pub fn by_core(read: &ReadProfile, map: &CoreHeatmap, asked: Option<&Asked>, axis: Option<u64>) -> String {
+pub fn by_core(read: &ReadProfile, map: &CoreHeatmap, asked: Option<&Asked>, axis: Option<Axis>) -> String {
     let row = |row: usize| (0..map.columns).map(|column| cell(read, map, row, column, asked)).collect();
     super::long_document(&ByCore {
         schema: "coroner.heatmap/1",
         by: "core",
         source: source_json(read),
         start_ns: map.start,
-        axis_ns: axis.map(|axis| map.start.wrapping_sub(axis) as i64),
+        axis_ns: axis.map(|axis| axis.of_sample(map.start)),
         step_ns: map.step,
         columns: map.columns,
         left_out: map.left_out,
@@ -111,7 +111,7 @@ struct ByOffset<'a> {
     first_second: u64,
     /// Where it is on the page's axis; only there.
     #[serde(skip_serializing_if = "Option::is_none")]
-    axis_ns: Option<i64>,
+    axis_ns: Option<AxisTime>,
     rows: usize,
     largest: Count,
     /// Core time in nanoseconds of a sample at the usual rate; `null` if unknown.
@@ -145,13 +145,13 @@ impl Serialize for Counts<'_> {
     }
 }
 
-pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, axis: Option<u64>) -> String {
+pub fn by_offset(read: &ReadProfile, map: &OffsetHeatmap, idle: u64, axis: Option<Axis>) -> String {
     super::long_document(&ByOffset {
         schema: "coroner.heatmap/1",
         by: "offset",
         source: source_json(read),
         first_second: map.first_second,
-        axis_ns: axis.map(|axis| map.first_second.wrapping_mul(1_000_000_000).wrapping_sub(axis) as i64),
+        axis_ns: axis.map(|axis| axis.of_sample(map.first_second.saturating_mul(1_000_000_000))),
         rows: map.rows,
         largest: Count(map.largest),
         sample_ns: map.sample_ns,

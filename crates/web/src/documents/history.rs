@@ -1,25 +1,25 @@
 //! `coroner.history/1`: documented in docs/json.md. Fields may be added under the same version, never removed or renamed.
 
-use coroner_evidence::timestamp;
+use coroner_evidence::Wall;
 use coroner_source::history::{End, Episode, History};
 use serde_json::{Value, json};
 use std::path::Path;
 
 pub fn document(directory: &Path, is_live: bool, history: &History) -> Value {
-    let span = |(from, to): (u64, u64)| json!({ "from": timestamp(from), "to": timestamp(to) });
+    let span = |(from, to): (Wall, Wall)| json!({ "from": from, "to": to });
     json!({
         "schema": "coroner.history/1",
         "directory": directory,
         "recorder_runs": is_live,
         "diagnoses": history.diagnoses,
-        "window": history.span_real_ns.map(span),
+        "window": history.span.map(span),
         "problems": history.episodes.iter().map(episode).collect::<Vec<_>>(),
-        "gaps": history.gaps_real_ns.iter().copied().map(span).collect::<Vec<_>>(),
+        "gaps": history.gaps.iter().copied().map(span).collect::<Vec<_>>(),
     })
 }
 
 fn episode(episode: &Episode) -> Value {
-    let Episode { problem, began_real_ns, is_older, seen_until_real_ns, end } = episode;
+    let Episode { problem, began, is_older, seen_until, end } = episode;
     json!({
         "key": problem.key,
         "code": problem.code,
@@ -27,10 +27,10 @@ fn episode(episode: &Episode) -> Value {
         "severity": problem.severity,
         "certainty": problem.certainty,
         "title": problem.title,
-        "began": timestamp(*began_real_ns),
+        "began": began,
         "already": is_older,
-        "last_seen": timestamp(*seen_until_real_ns),
-        "ended": (*end == End::Ended).then(|| timestamp(*seen_until_real_ns)),
+        "last_seen": seen_until,
+        "ended": (*end == End::Ended).then_some(seen_until),
         "state": end.as_str(),
     })
 }

@@ -3,7 +3,6 @@
 
 use super::diagnosis;
 use coroner_evidence::recording::RiserRow;
-use coroner_evidence::timestamp;
 use coroner_source::incident_report::{IncidentReport, Listed, losses};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -20,7 +19,7 @@ pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> Value {
 
 fn incident(listed: &Listed) -> Value {
     let Listed { incident, file, bytes } = listed;
-    let also = |also: &coroner_source::incident::Also| json!({ "at": timestamp(also.real_ns), "code": also.code, "subject": also.subject, "text": also.text });
+    let also = |also: &coroner_source::incident::Also| json!({ "at": also.at, "code": also.code, "subject": also.subject, "text": also.text });
     json!({
         "number": incident.number,
         "code": incident.code,
@@ -29,15 +28,15 @@ fn incident(listed: &Listed) -> Value {
         "by": incident.by,
         "core": incident.core,
         "text": incident.text,
-        "triggered": timestamp(incident.triggered_real_ns),
+        "triggered": incident.triggered,
         "lasted_seconds": incident.lasting.map(|lasting| lasting.lasted_ns as f64 / 1e9),
-        "since": incident.lasting.map(|lasting| timestamp(lasting.since_real_ns)),
-        "over": incident.lasting.and_then(|lasting| lasting.until_real_ns).map(timestamp),
-        "window": diagnosis::window(Some((incident.from_real_ns, incident.until_real_ns))),
+        "since": incident.lasting.map(|lasting| lasting.since),
+        "over": incident.lasting.and_then(|lasting| lasting.until),
+        "window": diagnosis::window(Some((incident.from, incident.until))),
         "state": incident.state,
-        "frozen": incident.frozen_real_ns.map(timestamp),
+        "frozen": incident.frozen,
         "repeats": incident.repeats,
-        "last_repeat": incident.last_repeat_real_ns.map(timestamp),
+        "last_repeat": incident.last_repeat,
         "last_repeat_text": incident.last_repeat_text,
         "lasted_longer": incident.lasting.map(|lasting| lasting.at_least),
         "also": incident.also.iter().map(also).collect::<Vec<_>>(),

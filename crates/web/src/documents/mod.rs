@@ -10,10 +10,10 @@ pub mod safe;
 pub mod units;
 pub mod zombies;
 
+use coroner_evidence::Wall;
 use coroner_profile::import::Oddity;
 use coroner_profile::model::{Dictionary, TaskId};
 use coroner_source::profile::ReadProfile;
-use coroner_source::profile::words::wall_clock;
 use serde::Serialize;
 
 /// A thread in JSON.
@@ -56,7 +56,7 @@ pub struct SourceJson<'a> {
     first_ns: Option<u64>,
     last_ns: Option<u64>,
     /// Wall-clock time of the first sample.
-    first_time: Option<String>,
+    first_time: Option<Wall>,
     cores: &'a [u32],
     events: &'a [coroner_profile::model::Event],
     lost: u64,
@@ -74,7 +74,7 @@ pub fn source_json(read: &ReadProfile) -> SourceJson<'_> {
         selected: read.selected,
         first_ns: read.span.map(|(first, _)| first),
         last_ns: read.span.map(|(_, last)| last),
-        first_time: read.span.and_then(|(first, _)| read.wall(first)).map(wall_clock),
+        first_time: read.span.and_then(|(first, _)| read.wall(first)),
         cores: &read.cores,
         events: &read.names.events,
         lost: read.report.lost,

@@ -1,10 +1,11 @@
 //! Monopolies as JSON.
 
 use super::{SourceJson, TaskJson, source_json, task_json};
+use crate::page::axis::{Axis, AxisTime};
+use coroner_evidence::Wall;
 use coroner_profile::model::label;
 use coroner_profile::views::monopolies::{By, Coverage, Edge, Monopoly};
 use coroner_source::profile::ReadProfile;
-use coroner_source::profile::words::wall_clock;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -28,9 +29,9 @@ struct Run<'a> {
     start_ns: u64,
     /// Where it is on the page's axis; only there.
     #[serde(skip_serializing_if = "Option::is_none")]
-    axis_ns: Option<i64>,
+    axis_ns: Option<AxisTime>,
     /// Wall-clock time, where the file knows it.
-    time: Option<String>,
+    time: Option<Wall>,
     /// Includes pauses.
     length_ms: f64,
     /// The true length is within this of `length_ms`, if others' samples are at both ends.
@@ -84,13 +85,12 @@ struct StackShare {
     frames: Vec<String>,
 }
 
-/// `axis`: the start of the page's axis.
 pub fn document(
     read: &ReadProfile,
     found: &[Monopoly],
     coverage: &Coverage,
     threshold: Duration,
-    axis: Option<u64>,
+    axis: Option<Axis>,
 ) -> String {
     let names = &read.names;
     let ms = |ns: u64| ns as f64 / 1e6;
@@ -99,8 +99,8 @@ pub fn document(
         thread: task_json(names, run.task),
         start_s: read.seconds(run.start),
         start_ns: run.start,
-        axis_ns: axis.map(|axis| run.start.wrapping_sub(axis) as i64),
-        time: read.wall(run.start).map(wall_clock),
+        axis_ns: axis.map(|axis| axis.of_sample(run.start)),
+        time: read.wall(run.start),
         length_ms: ms(run.length),
         uncertainty_ms: ms(run.uncertainty),
         by: run.by,

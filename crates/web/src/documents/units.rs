@@ -6,7 +6,6 @@ use coroner_diagnosis::units::containers::ContainerLoop;
 use coroner_diagnosis::units::cost::UnitCost;
 use coroner_diagnosis::units::loops::{How, Loop, Trend};
 use coroner_diagnosis::units::{Audit, AuditedUnit};
-use coroner_evidence::timestamp;
 use coroner_evidence::{Clocks, Evidence, Time};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -15,7 +14,7 @@ use std::path::Path;
 pub fn document(audit: &Audit, evidence: &Evidence, bus: Option<&str>, stored: Option<&Path>) -> Value {
     let clocks = evidence.clocks.last().copied();
     let node = evidence.node.as_ref();
-    let watched = evidence.window().zip(clocks).map(|(w, c)| (c.real_ns_of(w.from), c.real_ns_of(w.to)));
+    let watched = evidence.window().zip(clocks).map(|(w, c)| (c.wall_of(w.from), c.wall_of(w.to)));
     json!({
         "schema": "coroner.units/1",
         "coroner_version": env!("CARGO_PKG_VERSION"),
@@ -47,7 +46,7 @@ fn unit(audited: &AuditedUnit, audit: &Audit, clocks: Option<Clocks>) -> Value {
     let (unit, file) = (audited.unit, audited.file);
     let time = |of: fn(&coroner_evidence::Unit) -> Option<Time>| {
         let at = unit.and_then(of)?;
-        Some(timestamp(clocks?.real_ns_of(at)))
+        Some(clocks?.wall_of(at))
     };
     let judgement = audit.judgement(audited.name);
     json!({
@@ -79,8 +78,8 @@ fn unit(audited: &AuditedUnit, audit: &Audit, clocks: Option<Clocks>) -> Value {
         "pulled_in_by": file.map(|f| f.pulled_in_by.iter().map(|p| p.by.as_str()).collect::<Vec<_>>()),
         "triggered_by": either(unit.map(|u| &u.triggered_by), file.map(|f| &f.triggered_by)),
         "triggers": either(unit.map(|u| &u.triggers), file.map(|f| &f.triggers)),
-        "last_trigger": unit.and_then(|u| u.last_trigger_real_ns).map(timestamp),
-        "next_trigger": unit.and_then(|u| u.next_trigger_real_ns).map(timestamp),
+        "last_trigger": unit.and_then(|u| u.last_trigger),
+        "next_trigger": unit.and_then(|u| u.next_trigger),
         "accepted": unit.and_then(|u| u.accepted),
         "connections": unit.and_then(|u| u.connections),
         "loop": audited.looping.as_ref().map(loop_of),
@@ -109,7 +108,7 @@ fn loop_of(l: &Loop) -> Value {
         "rate_from": l.rate_from,
         "restarts_seen": l.in_window.map(|(n, _)| n),
         "seconds": l.in_window.map(|(_, over)| over.as_secs_f64()),
-        "since": l.since_real_ns.map(timestamp),
+        "since": l.since,
         "trend": l.trend.map(trend),
     })
 }
@@ -148,10 +147,10 @@ fn container(c: &ContainerLoop) -> Value {
     json!({
         "name": of.name, "namespace": of.namespace, "pod": of.pod, "pod_uid": of.pod_uid, "id": of.id,
         "runtime": of.runtime, "restarts": of.restarts, "exit_code": of.exit_code,
-        "started": of.started_real_ns.map(timestamp),
+        "started": of.started,
         "per_hour": c.per_hour,
         "restarts_seen": c.in_window.map(|(n, _)| n),
-        "since": c.since_real_ns.map(timestamp),
+        "since": c.since,
         "trend": c.trend.map(trend),
     })
 }

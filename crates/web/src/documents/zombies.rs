@@ -1,8 +1,7 @@
 //! `coroner.zombies/1`, documented in docs/json.md.
 
 use coroner_diagnosis::zombies::{Churn, Group, MakerShare, PerHour, Pin, ZombieReport};
-use coroner_evidence::timestamp;
-use coroner_evidence::{Born, Charged, Clocks, Evidence, Time, Zombie};
+use coroner_evidence::{Born, Charged, Clocks, Evidence, Time, Wall, Zombie};
 use serde_json::{Value, json};
 
 /// How many files per group are listed unless all are requested: a leak of 60,000 cgroups has 60,000.
@@ -199,11 +198,11 @@ fn zombie(zombie: &Zombie, times: &Times) -> Value {
 struct Times(Option<Clocks>);
 
 impl Times {
-    fn of(&self, at: Time) -> Option<String> {
-        Some(timestamp(self.0?.real_ns_of(at)))
+    fn of(&self, at: Time) -> Option<Wall> {
+        Some(self.0?.wall_of(at))
     }
 
-    fn of_birth(&self, born: Option<Born>) -> Option<String> {
+    fn of_birth(&self, born: Option<Born>) -> Option<Wall> {
         self.of(born?.at)
     }
 }

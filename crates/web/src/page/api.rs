@@ -152,7 +152,7 @@ fn of_evidence(
 /// Adds the evidence's window on the axis.
 fn with_window(mut document: Value, shown: &Shown, evidence: &coroner_evidence::Evidence) -> Value {
     if let (Some(fields), Some(window)) = (document.as_object_mut(), evidence.window()) {
-        let ends = json!({ "from": shown.relative(window.from, evidence), "to": shown.relative(window.to, evidence) });
+        let ends = json!({ "from": shown.on_axis(window.from, evidence), "to": shown.on_axis(window.to, evidence) });
         fields.insert("axis".to_owned(), ends);
     }
     document
@@ -189,7 +189,7 @@ fn incidents(shown: &Shown) -> Result<Answer, Refusal> {
     if let Some(entries) = document["incidents"].as_array_mut() {
         for (entry, listed) in entries.iter_mut().zip(&listed) {
             let incident = &listed.incident;
-            let (triggered, from, to) = (incident.triggered_real_ns, incident.from_real_ns, incident.until_real_ns);
+            let (triggered, from, to) = (incident.triggered, incident.from, incident.until);
             entry["trigger_ns"] = json!(source::on_axis(shown, triggered));
             entry["from"] = json!(source::on_axis(shown, from));
             entry["to"] = json!(source::on_axis(shown, to));
@@ -233,7 +233,7 @@ const MOST_COLUMNS: u128 = 4000;
 
 fn heatmap(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     let selection = selection(ask, shown, "")?;
-    let axis = Some(shown.axis().start);
+    let axis = Some(shown.axis());
     match ask.get("by").unwrap_or("offset") {
         "offset" => {
             let rows = count(ask, "rows", 50, 1..=1000)?;
@@ -247,7 +247,8 @@ fn heatmap(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
                 parse_span(step).map_err(|why| Refusal::bad(format!("step={step}: {why}"), "e.g. step=100ms"))?;
             let whole = shown.whole();
             let number = |name: &str| ask.get(name).and_then(|text| text.parse::<u64>().ok());
-            let length = number("to").unwrap_or(whole.end - whole.start).saturating_sub(number("from").unwrap_or(0));
+            let length =
+                number("to").unwrap_or(whole.end.since(whole.start)).saturating_sub(number("from").unwrap_or(0));
             if u128::from(length) > step.as_nanos() * MOST_COLUMNS {
                 return Err(Refusal::bad(
                     format!("step={}: more than {MOST_COLUMNS} columns", ask.get("step").unwrap_or("1s")),
@@ -274,6 +275,6 @@ fn monopolies(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     // Needs every sample: a run must have no others in between.
     let (source, _) = samples(shown, ask, &selection, u64::MAX)?;
     let (read, found, coverage) = found::find(&source, &selection, threshold).map_err(refused)?;
-    let axis = Some(shown.axis().start);
+    let axis = Some(shown.axis());
     Ok(Answer::text(documents::monopolies::document(&read, &found, &coverage, threshold, axis)))
 }

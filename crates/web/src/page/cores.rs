@@ -5,6 +5,7 @@
 //! threads.
 
 use super::api::refused;
+use super::axis::{Axis, AxisTime};
 use super::parallel;
 use super::question::{Range, count, range};
 use super::shown::{Part, Shown};
@@ -16,7 +17,6 @@ use coroner_http::{Answer, ApiQuery, Refusal};
 use coroner_profile::import::Picked;
 use coroner_profile::model::{Dictionary, Sample, TaskId};
 use coroner_profile::views::cores::{Busy, CoreCounter, CoreHeatmap};
-use coroner_source::moment::Moment;
 use coroner_source::profile::select::Selection;
 use coroner_source::profile::{self, ProfileSource};
 use serde::Serialize;
@@ -42,8 +42,8 @@ const LEAST_PART: f64 = 0.25;
 #[derive(Serialize)]
 struct Grid {
     schema: &'static str,
-    from: i64,
-    to: i64,
+    from: AxisTime,
+    to: AxisTime,
     step_ns: u64,
     columns: usize,
     /// `time` or `samples`.
@@ -112,7 +112,7 @@ fn key(comm: &str) -> String {
 /// Columns of equal length.
 #[derive(Clone, Copy)]
 struct Columns {
-    from: u64,
+    from: AxisTime,
     step: u64,
     count: usize,
 }
@@ -120,18 +120,22 @@ struct Columns {
 impl Columns {
     fn of(range: &Range, step: u64) -> Columns {
         let step = step.max(1);
-        let count = (range.end - range.start).div_ceil(step).clamp(1, 20_000) as usize;
+        let count = range.end.since(range.start).div_ceil(step).clamp(1, 20_000) as usize;
         Columns { from: range.start, step, count }
     }
 
-    fn end(&self) -> u64 {
-        self.from.saturating_add(self.step.saturating_mul(self.count as u64))
+    fn end(&self) -> AxisTime {
+        self.edge(self.count)
+    }
+
+    fn edge(&self, at: usize) -> AxisTime {
+        self.from + self.step.saturating_mul(at as u64)
     }
 
     /// The columns that a time range touches.
-    fn touched(&self, from: u64, to: u64) -> std::ops::Range<usize> {
-        let at = |time: u64| (time.saturating_sub(self.from) / self.step).min(self.count as u64) as usize;
-        let end = (to.saturating_sub(self.from).div_ceil(self.step)).min(self.count as u64) as usize;
+    fn touched(&self, from: AxisTime, to: AxisTime) -> std::ops::Range<usize> {
+        let at = |time: AxisTime| (time.since(self.from) / self.step).min(self.count as u64) as usize;
+        let end = to.since(self.from).div_ceil(self.step).min(self.count as u64) as usize;
         at(from)..end.max(at(from))
     }
 }
@@ -144,7 +148,8 @@ pub fn answer(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
         return Err(Refusal::absent("nothing was recorded in this range", "choose a range within the source's length"));
     }
     let wanted = count(ask, "columns", 1200, 1..=8000)?;
-    let step = (range.end - range.start).div_ceil(wanted as u64);
+    let length = range.end.since(range.start);
+    let step = length.div_ceil(wanted as u64);
     let parts = shown.parts();
     let with_looks =
         parts.iter().any(|part| part.outline.looks.is_some() && part.window(&range, shown.axis()).is_some());
@@ -159,9 +164,9 @@ pub fn answer(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
         from_samples(shown, ask, Columns::of(&range, step))?
     } else {
         let cores = parts.iter().map(|part| part.outline.cores.len() as u64).max().unwrap_or(1);
-        let rows = (range.end - range.start) / LOOK * cores.max(1);
+        let rows = length / LOOK * cores.max(1);
         // Each such column costs a chunk with polls of all cores.
-        let coarse = CHUNK.max((range.end - range.start) / (MOST_CELLS / cores.max(1)).max(1));
+        let coarse = CHUNK.max(length / (MOST_CELLS / cores.max(1)).max(1));
         let step = step.max(if rows > MOST_ROWS { coarse } else { LOOK });
         from_time(shown, ask, &parts, Columns::of(&range, step), &range)?
     };
@@ -176,14 +181,15 @@ pub fn answer(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
 fn sample_interval(shown: &Shown, range: &Range) -> Option<u64> {
     if let Some(kept) = Some(shown).filter(|shown| shown.has_samples() && !shown.is_directory()).and_then(Shown::kept) {
         let (from, to) = kept.samples.span()?;
-        let within = kept.samples.between(range.start, range.end).count().max(1) as u64;
-        let length = range.end.min(to + 1).saturating_sub(range.start.max(from)).max(1);
+        let (start, end) = (shown.axis().sample(range.start), shown.axis().sample(range.end));
+        let within = kept.samples.between(start, end).count().max(1) as u64;
+        let length = end.min(to.saturating_add(1)).saturating_sub(start.max(from)).max(1);
         return Some((u128::from(length) * kept.cores.len().max(1) as u128 / u128::from(within)) as u64);
     }
     let parts = shown.parts();
     let (mut samples, mut time) = (0, 0);
     for part in parts.iter().filter(|part| part.outline.samples.is_some()) {
-        let within = range.end.min(part.range.end).saturating_sub(range.start.max(part.range.start));
+        let within = range.end.min(part.range.end).since(range.start.max(part.range.start));
         samples += part.samples_in(range);
         time += u128::from(within) * part.outline.cores.len().max(1) as u128;
     }
@@ -231,15 +237,15 @@ fn row(core: u32, strip: &[Option<Shares>]) -> Row {
     }
 }
 
-fn grid(shown: &Shown, columns: Columns, source: &'static str, strips: &BTreeMap<u32, Vec<Option<Shares>>>) -> Grid {
+fn grid(columns: Columns, source: &'static str, strips: &BTreeMap<u32, Vec<Option<Shares>>>) -> Grid {
     let average = (0..columns.count).map(|at| {
         let seen: Vec<f64> = strips.values().filter_map(|strip| strip[at].as_ref()).map(Shares::busy).collect();
         (!seen.is_empty()).then(|| percent(seen.iter().sum::<f64>() / seen.len() as f64))
     });
     Grid {
         schema: "coroner.core-grid/1",
-        from: shown.axis().relative(columns.from),
-        to: shown.axis().relative(columns.end()),
+        from: columns.from,
+        to: columns.end(),
         step_ns: columns.step,
         columns: columns.count,
         source,
@@ -267,14 +273,14 @@ fn from_time(shown: &Shown, ask: &ApiQuery, parts: &[Part], columns: Columns, ra
         };
         let clocks = part.clocks();
         let at = |time: Time| axis.of_time(time, clocks);
-        let column = |time: Time| at(time).map_or(0, |at| at.saturating_sub(columns.from) / columns.step);
+        let column = |time: Time| at(time).map_or(0, |at| at.since(columns.from) / columns.step);
         // A segment that was just evicted, or is damaged, has no polls.
         let found = match ask.is_cancelled() {
             true => CoreLooks::default(),
             false => recording::core_looks(&part.path, window, beside, apart, &column).unwrap_or_default(),
         };
         let covered = found.covered.iter().filter_map(|window| Some(at(window.from)?..at(window.to)?));
-        let looks = found.looks.into_iter().filter_map(|look| Some(CoreTimes { at: Time(at(look.at)?), ..look }));
+        let looks = found.looks.into_iter().filter_map(|look| Some(CoreTimes { at: at(look.at)?.as_time(), ..look }));
         (looks.collect::<Vec<_>>(), covered.collect::<Vec<Range>>())
     });
     if ask.is_cancelled() {
@@ -283,7 +289,7 @@ fn from_time(shown: &Shown, ask: &ApiQuery, parts: &[Part], columns: Columns, ra
     let (looks, covered): (Vec<_>, Vec<_>) = read.into_iter().unzip();
     let (looks, covered) = (looks.concat(), covered.concat());
     let timeline = Timeline::of(&Evidence { core_times: looks, ..Evidence::default() });
-    let window = Window { from: Time(columns.from), to: Time(columns.end()) };
+    let window = Window { from: columns.from.as_time(), to: columns.end().as_time() };
     let seen: Vec<bool> = (0..columns.count).map(|at| is_covered(&covered, columns, at, range.end)).collect();
     let strips: BTreeMap<u32, Vec<Option<Shares>>> = timeline
         .lines
@@ -293,12 +299,12 @@ fn from_time(shown: &Shown, ask: &ApiQuery, parts: &[Part], columns: Columns, ra
             (*core, parts.map(|(part, seen)| line.shares(part).filter(|_| *seen)).collect())
         })
         .collect();
-    let mut grid = grid(shown, columns, "time", &strips);
+    let mut grid = grid(columns, "time", &strips);
     if ask.get("owners") == Some("0") {
         return Ok(grid.without_owners());
     }
     if shown.has_samples() {
-        let (_, part) = shown.samples(&all_of(columns), MOST_SAMPLES);
+        let (_, part) = shown.samples(&all_of(columns, axis), MOST_SAMPLES);
         if part < LEAST_PART && !ask.is_set("owners") {
             grid.owner_part = part;
             return Ok(grid.without_owners());
@@ -311,24 +317,22 @@ fn from_time(shown: &Shown, ask: &ApiQuery, parts: &[Part], columns: Columns, ra
         grid.owner_part = part;
     } else if !shown.is_directory() {
         let evidence = shown.evidence(None).map_err(refused)?;
-        owners_of_threads(&mut grid, columns, &evidence);
+        owners_of_threads(&mut grid, columns, shown, &evidence);
         grid.owner_source = Some("threads");
     }
     Ok(grid)
 }
 
 /// Whether at least half of the requested part of a column was polled.
-fn is_covered(covered: &[Range], columns: Columns, at: usize, end: u64) -> bool {
-    let from = columns.from + columns.step * at as u64;
+fn is_covered(covered: &[Range], columns: Columns, at: usize, end: AxisTime) -> bool {
+    let from = columns.edge(at);
     let to = (from + columns.step).min(end).max(from + 1);
-    let seen = |range: &Range| {
-        range.end.saturating_add(LOOK).min(to).saturating_sub(range.start.saturating_sub(LOOK).max(from))
-    };
-    covered.iter().map(seen).sum::<u64>() >= (to - from).div_ceil(2)
+    let seen = |range: &Range| (range.end + LOOK).min(to).since((range.start - LOOK).max(from));
+    covered.iter().map(seen).sum::<u64>() >= to.since(from).div_ceil(2)
 }
 
-fn all_of(columns: Columns) -> Selection {
-    let range = vec![(Moment::Clock(columns.from), Moment::Clock(columns.end()))];
+fn all_of(columns: Columns, axis: Axis) -> Selection {
+    let range = vec![(axis.moment(columns.from), axis.moment(columns.end()))];
     Selection { range, ..Selection::default() }
 }
 
@@ -340,14 +344,15 @@ struct Counted {
 
 /// Counts the samples of the columns. Times are shifted so that the first column starts at 0.
 fn count_samples(shown: &Shown, ask: &ApiQuery, columns: Columns) -> Result<(Option<Counted>, f64), Refusal> {
-    let selection = all_of(columns);
+    let axis = shown.axis();
+    let selection = all_of(columns, axis);
     let (source, part) = shown.samples(&selection, MOST_SAMPLES);
     // Within a chunk each core's samples are sorted, which is enough for counting.
     let picked = Picked { in_any_order: true, ..source.picked };
     let source = ProfileSource { stop: Some(ask.stop()), picked, ..source };
     let mut counter = CoreCounter::new(columns.step);
     let read = profile::read_any(&source, &selection, &mut |names, sample| {
-        let time = sample.time.map(|time| time.saturating_sub(columns.from));
+        let time = sample.time.map(|time| axis.of_sample(time).since(columns.from));
         counter.add(names, &Sample { time, ..*sample });
     });
     match read {
@@ -378,7 +383,7 @@ fn from_samples(shown: &Shown, ask: &ApiQuery, columns: Columns) -> Result<Grid,
         }
         strips.insert(*core, strip);
     }
-    let mut grid = grid(shown, columns, "samples", &strips);
+    let mut grid = grid(columns, "samples", &strips);
     name_owners(&mut grid, columns, &map, &names);
     grid.owner_source = Some("samples");
     grid.owner_part = part;
@@ -452,7 +457,7 @@ fn name_owners(grid: &mut Grid, columns: Columns, map: &CoreHeatmap, names: &Dic
 }
 
 /// Distributes each thread's CPU time between two polls over the busy time of its core, and names the largest in each column.
-fn owners_of_threads(grid: &mut Grid, columns: Columns, evidence: &Evidence) {
+fn owners_of_threads(grid: &mut Grid, columns: Columns, shown: &Shown, evidence: &Evidence) {
     let cores = Cores::of(evidence);
     let mut numbers = Numbers::default();
     let mut lines: HashMap<usize, i32> = HashMap::new();
@@ -460,12 +465,13 @@ fn owners_of_threads(grid: &mut Grid, columns: Columns, evidence: &Evidence) {
         let mut by_column: Vec<HashMap<usize, f64>> = vec![HashMap::new(); columns.count];
         let busy = |at: usize| f64::from(row.busy[at].unwrap_or(0)) + 0.01;
         for (line, window, run_ns) in cores.charges.on_core(row.core) {
-            let touched = columns.touched(window.from.0, window.to.0);
-            let overlap = |at: usize| {
-                let from = columns.from + columns.step * at as u64;
-                window.to.0.min(from + columns.step).saturating_sub(window.from.0.max(from)) as f64
+            let (Some(from), Some(to)) = (shown.on_axis(window.from, evidence), shown.on_axis(window.to, evidence))
+            else {
+                continue;
             };
-            let length = (window.to.0 - window.from.0).max(1) as f64;
+            let touched = columns.touched(from, to);
+            let overlap = |at: usize| to.min(columns.edge(at + 1)).since(from.max(columns.edge(at))) as f64;
+            let length = to.since(from).max(1) as f64;
             let inside: f64 = touched.clone().map(overlap).sum();
             let weight: f64 = touched.clone().map(|at| overlap(at) * busy(at)).sum();
             for at in touched {

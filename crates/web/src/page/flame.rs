@@ -198,7 +198,7 @@ struct DifferenceNodes {
 pub fn difference(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     let now = selection(ask, shown, "")?;
     let before = match ask.get("base") {
-        Some("rest") => rest(&now, shown.whole()),
+        Some("rest") => rest(&now, shown.axis(), shown.whole()),
         Some(other) => return Err(Refusal::bad(format!("base={other}: expected rest"), "or base_from and base_to")),
         None => {
             // Filters not given for the baseline are those of the selection; its times are not.

@@ -2,7 +2,7 @@
 //! the commands print ([`crate::documents`]).
 
 mod api;
-mod axis;
+pub mod axis;
 mod cores;
 mod export;
 mod flame;

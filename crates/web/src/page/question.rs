@@ -2,13 +2,14 @@
 
 use std::ops::RangeInclusive;
 
+use super::axis::{Axis, AxisTime};
 use super::shown::Shown;
 use coroner_http::{ApiQuery, Refusal};
 use coroner_source::moment::{Moment, parse_band, parse_cores};
 use coroner_source::profile::select::Selection;
 
-/// A part of the axis, in its clock's nanoseconds.
-pub type Range = std::ops::Range<u64>;
+/// A part of the axis.
+pub type Range = std::ops::Range<AxisTime>;
 
 fn wrong(name: &str, value: &str, expected: &str) -> Refusal {
     Refusal::bad(format!("{name}={value}: {expected}"), "see docs/api.md")
@@ -36,9 +37,9 @@ pub fn share(ask: &ApiQuery, name: &str, default: f64) -> Result<f64, Refusal> {
 const NS: &str = "expected nanoseconds after the start of the source (start_ns of /source)";
 
 /// `from` and `to`, with a prefix for the baseline.
-fn ends(ask: &ApiQuery, prefix: &str) -> Result<(Option<u64>, Option<u64>), Refusal> {
+fn ends(ask: &ApiQuery, prefix: &str) -> Result<(Option<AxisTime>, Option<AxisTime>), Refusal> {
     // Negative times are clamped to the start.
-    let end = |name: String| number::<i64>(ask, &name, NS).map(|ns| ns.map(|ns| ns.max(0) as u64));
+    let end = |name: String| number::<i64>(ask, &name, NS).map(|ns| ns.map(|ns| AxisTime::START + ns.max(0) as u64));
     Ok((end(format!("{prefix}from"))?, end(format!("{prefix}to"))?))
 }
 
@@ -48,8 +49,7 @@ pub fn range(ask: &ApiQuery, shown: &Shown) -> Result<Option<Range>, Refusal> {
     if from.is_none() && to.is_none() {
         return Ok(None);
     }
-    let axis = shown.axis();
-    let range = axis.absolute(from.unwrap_or(0))..to.map_or(shown.end(), |to| axis.absolute(to));
+    let range = from.unwrap_or_default()..to.unwrap_or_else(|| shown.end());
     match range.is_empty() {
         true => Err(Refusal::bad("from must be before to", "choose a range that is not empty")),
         false => Ok(Some(range)),
@@ -59,20 +59,18 @@ pub fn range(ask: &ApiQuery, shown: &Shown) -> Result<Option<Range>, Refusal> {
 /// The selected samples; all times if none are given.
 pub fn selection(ask: &ApiQuery, shown: &Shown, prefix: &str) -> Result<Selection, Refusal> {
     let axis = shown.axis();
-    let clock = |relative: u64| Moment::Clock(axis.absolute(relative));
     let name = |name: &str| format!("{prefix}{name}");
     let mut selection = Selection::default();
     let ranges = name("range");
     for value in ask.all(&ranges) {
         let parsed = value.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
-        let (from, to) = parsed.filter(|(from, to)| from < to).ok_or_else(|| wrong(&ranges, value, NS))?;
-        selection.range.push((clock(from), clock(to)));
+        let (from, to): (u64, u64) = parsed.filter(|(from, to)| from < to).ok_or_else(|| wrong(&ranges, value, NS))?;
+        selection.range.push((axis.moment(AxisTime::START + from), axis.moment(AxisTime::START + to)));
     }
     if selection.range.is_empty() {
         let (from, to) = ends(ask, prefix)?;
         if from.is_some() || to.is_some() {
-            let to = to.map_or(Moment::Clock(u64::MAX), clock);
-            selection.range.push((clock(from.unwrap_or(0)), to));
+            selection.range.push((axis.moment(from.unwrap_or_default()), axis.moment(to.unwrap_or(AxisTime::MAX))));
         }
     }
     if let Some(band) = ask.get(&name("band")) {
@@ -94,11 +92,8 @@ pub fn selection(ask: &ApiQuery, shown: &Shown, prefix: &str) -> Result<Selectio
 }
 
 /// The time ranges of a selection, sorted and merged; everything if it has none.
-pub fn stretches(selection: &Selection, whole: Range) -> Vec<Range> {
-    let end = |moment: &Moment| match moment {
-        Moment::Clock(ns) => *ns,
-        _ => whole.end,
-    };
+pub fn stretches(selection: &Selection, axis: Axis, whole: Range) -> Vec<Range> {
+    let end = |moment: &Moment| axis.of_moment(*moment).unwrap_or(whole.end);
     let mut ranges: Vec<Range> = selection.range.iter().map(|(from, to)| end(from)..end(to)).collect();
     ranges.sort_by_key(|range| range.start);
     let mut merged: Vec<Range> = Vec::new();
@@ -112,7 +107,7 @@ pub fn stretches(selection: &Selection, whole: Range) -> Vec<Range> {
 }
 
 /// The complement of a selection: of its times, or of its band if it has one.
-pub fn rest(selection: &Selection, whole: Range) -> Selection {
+pub fn rest(selection: &Selection, axis: Axis, whole: Range) -> Selection {
     let mut rest = selection.clone();
     if let Some((from, to)) = selection.band {
         // The other part of each second, at the same times.
@@ -121,14 +116,14 @@ pub fn rest(selection: &Selection, whole: Range) -> Selection {
     }
     let mut at = whole.start;
     rest.range.clear();
-    for range in stretches(selection, whole.clone()) {
+    for range in stretches(selection, axis, whole.clone()) {
         if at < range.start {
-            rest.range.push((Moment::Clock(at), Moment::Clock(range.start)));
+            rest.range.push((axis.moment(at), axis.moment(range.start)));
         }
         at = at.max(range.end);
     }
     if at < whole.end {
-        rest.range.push((Moment::Clock(at), Moment::Clock(whole.end)));
+        rest.range.push((axis.moment(at), axis.moment(whole.end)));
     }
     rest
 }
@@ -139,16 +134,21 @@ mod tests {
 
     #[test]
     fn the_rest_is_the_complement() {
+        let axis = Axis::of(crate::page::axis::Clock::File(None));
         let clock = |(from, to)| (Moment::Clock(from), Moment::Clock(to));
+        let whole = AxisTime::START..AxisTime::START + 100;
         let of = |ranges: &[(u64, u64)]| Selection {
             range: ranges.iter().copied().map(clock).collect(),
             ..Selection::default()
         };
-        assert_eq!(rest(&of(&[(30, 40), (10, 20), (15, 35)]), 0..100).range, [clock((0, 10)), clock((40, 100))]);
-        assert_eq!(rest(&of(&[(0, 100)]), 0..100).range, []);
-        assert_eq!(stretches(&of(&[]), 0..100).first(), Some(&(0..100)));
+        assert_eq!(
+            rest(&of(&[(30, 40), (10, 20), (15, 35)]), axis, whole.clone()).range,
+            [clock((0, 10)), clock((40, 100))]
+        );
+        assert_eq!(rest(&of(&[(0, 100)]), axis, whole.clone()).range, []);
+        assert_eq!(stretches(&of(&[]), axis, whole.clone()).first(), Some(&whole));
         let band = Selection { band: Some((300_000_000, 1_000_000_000)), ..of(&[(10, 20)]) };
-        assert_eq!(rest(&band, 0..100).band, Some((0, 300_000_000)));
-        assert_eq!(rest(&band, 0..100).range, band.range);
+        assert_eq!(rest(&band, axis, whole.clone()).band, Some((0, 300_000_000)));
+        assert_eq!(rest(&band, axis, whole.clone()).range, band.range);
     }
 }

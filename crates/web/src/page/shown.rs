@@ -1,6 +1,6 @@
 //! The source shown: a file or directory, its parts on the axis, and what is cached.
 
-use super::axis::{Axis, Clock};
+use super::axis::{Axis, AxisTime, Clock};
 use super::parallel;
 use super::question::Range;
 use anyhow::{Context, bail};
@@ -85,15 +85,15 @@ pub struct Part {
     pub path: PathBuf,
     pub outline: Arc<Outline>,
     identity: Identity,
-    /// In nanoseconds of the axis' clock: from its first poll or sample to its last.
+    /// From its first poll or sample to its last.
     pub range: Range,
 }
 
 impl Part {
-    fn of(path: &Path, clock: Clock) -> anyhow::Result<Option<Part>> {
+    fn of(path: &Path, axis: Axis) -> anyhow::Result<Option<Part>> {
         let identity = Identity::of(path).with_context(|| path.display().to_string())?;
         let outline = recording::outline(path)?;
-        let Some(range) = range_of(&outline, clock) else { return Ok(None) };
+        let Some(range) = range_of(&outline, axis) else { return Ok(None) };
         Ok(Some(Part { path: path.to_owned(), outline: Arc::new(outline), identity, range }))
     }
 
@@ -121,7 +121,7 @@ impl Part {
         if from >= to {
             return None;
         }
-        Some(Window { from: axis.to_time(from, self.clocks())?, to: axis.to_time(to, self.clocks())? })
+        Some(Window { from: axis.time(from, self.clocks())?, to: axis.time(to, self.clocks())? })
     }
 
     /// Whether the same recorder wrote it right after `before`, without a gap between polls.
@@ -135,30 +135,29 @@ impl Part {
     /// Approximate number of its samples in `range`.
     pub fn samples_in(&self, range: &Range) -> u64 {
         let Some(samples) = &self.outline.samples else { return 0 };
-        let length = (self.range.end - self.range.start).max(1);
-        let within = range.end.min(self.range.end).saturating_sub(range.start.max(self.range.start));
+        let length = self.range.end.since(self.range.start).max(1);
+        let within = range.end.min(self.range.end).since(range.start.max(self.range.start));
         (u128::from(samples.count) * u128::from(within) / u128::from(length)) as u64
     }
 }
 
 /// From the first to just after the last of its polls and samples.
-fn range_of(outline: &Outline, clock: Clock) -> Option<Range> {
-    let axis = Axis { clock, start: 0 };
+fn range_of(outline: &Outline, axis: Axis) -> Option<Range> {
     let looks = outline.looks.and_then(|looks| {
         let clocks = outline.clocks.as_ref();
         Some((axis.of_time(looks.from, clocks)?, axis.of_time(looks.to, clocks)?))
     });
     let samples = outline.samples.as_ref().and_then(|samples| {
         let (first, last) = samples.span?;
-        let shift = match clock {
-            Clock::Own(_) => 0,
-            Clock::Wall => samples.source.clock.map(|(own, wall)| wall.wrapping_sub(own))?,
+        let at = |time: u64| match axis.is_of_directory() {
+            true => axis.of_wall(samples.source.clock?.wall_of(time)?),
+            false => Some(axis.of_sample(time)),
         };
-        Some((first.wrapping_add(shift), last.wrapping_add(shift)))
+        Some((at(first)?, at(last)?))
     });
     let both = [looks, samples].into_iter().flatten();
     let (from, to) = both.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
-    Some(from..to.saturating_add(1))
+    Some(from..to + 1)
 }
 
 /// The files as last listed.
@@ -200,14 +199,15 @@ impl Shown {
     pub fn open(source: ProfileSource, name: String) -> anyhow::Result<Shown> {
         let path = source.file.clone();
         let is_directory = path.is_dir();
-        let (clock, parts) = if is_directory {
-            (Clock::Wall, listed(&path, &[])?)
+        let (axis, mut parts) = if is_directory {
+            let axis = Axis::of(Clock::Directory);
+            (axis, listed(&path, &[], axis)?)
         } else {
             let outline = recording::outline(&path)?;
-            let own = outline.clocks.map(|clocks| (clocks.at.0, clocks.real_ns));
-            let of_profile = || outline.samples.as_ref().and_then(|samples| samples.source.clock);
-            let clock = Clock::Own(own.or_else(of_profile));
-            (clock, Part::of(&path, clock)?.into_iter().collect())
+            let of_evidence = outline.clocks.map(|clocks| (clocks.at.0, clocks.wall));
+            let of_profile = || outline.samples.as_ref()?.source.clock.map(|clock| (clock.clock_ns, clock.wall));
+            let axis = Axis::of(Clock::of_file(of_evidence.or_else(of_profile)));
+            (axis, Part::of(&path, axis)?.into_iter().collect())
         };
         let Some(first) = parts.iter().map(|part| part.range.start).min() else {
             // A profile without times, such as folded stacks, still has samples.
@@ -216,6 +216,10 @@ impl Shown {
             }
             bail!("{}: nothing was recorded yet; try again in a few seconds", path.display());
         };
+        let axis = axis.starting_at(first);
+        for part in &mut parts {
+            part.range = part.range.start.rebased(first)..part.range.end.rebased(first);
+        }
         let is_live = is_directory && directory::is_live(&path);
         let kind = match parts.first() {
             _ if is_live => SourceKind::Recorder,
@@ -225,7 +229,6 @@ impl Shown {
             _ => SourceKind::Recording,
         };
         let files = Files { parts: Arc::new(parts), is_live, looked: Instant::now() };
-        let axis = Axis { clock, start: first };
         Ok(Shown::new(source, name, (kind, "recording", axis), files))
     }
 
@@ -249,14 +252,14 @@ impl Shown {
 
     fn timeless(source: ProfileSource, name: String) -> anyhow::Result<Shown> {
         let files = Files { parts: Arc::default(), is_live: false, looked: Instant::now() };
-        let axis = Axis { clock: Clock::Own(None), start: 0 };
+        let axis = Axis::of(Clock::File(None));
         Ok(Shown::new(source, name, (SourceKind::Profile, "recording", axis), files))
     }
 
     /// A profile held in memory.
     pub fn of_profile(source: ProfileSource, name: String, kept: KeptProfile) -> Shown {
-        let clock = Clock::Own(kept.names.clock.map(|clock| (clock.clock_ns, clock.wall_ns)));
-        let axis = Axis { clock, start: kept.samples.span().map_or(0, |(first, _)| first) };
+        let axis = Axis::of(Clock::of_file(kept.names.clock.map(|clock| (clock.clock_ns, clock.wall))));
+        let axis = kept.samples.span().map_or(axis, |(first, _)| axis.starting_at(axis.of_sample(first)));
         let files = Files { parts: Arc::default(), is_live: false, looked: Instant::now() };
         let shown = Shown::new(source, name, (SourceKind::Profile, kept.format.id(), axis), files);
         let _ = shown.kept.set(Some(Arc::new(kept)));
@@ -285,7 +288,7 @@ impl Shown {
         if self.is_directory() && files.looked.elapsed() >= FRESH {
             let is_live = directory::is_live(self.path());
             // Even without a running recorder: a copy may be in progress, and files may be replaced.
-            if let Ok(parts) = listed(self.path(), &files.parts)
+            if let Ok(parts) = listed(self.path(), &files.parts, self.axis)
                 && !is_same(&parts, &files.parts)
             {
                 files.parts = Arc::new(parts);
@@ -305,15 +308,14 @@ impl Shown {
         self.files().is_live
     }
 
-    /// The end of the axis, in its clock's nanoseconds.
-    pub fn end(&self) -> u64 {
+    pub fn end(&self) -> AxisTime {
         let of_kept = || self.kept.get().and_then(Option::as_ref).and_then(|kept| kept.samples.span());
         let end = self.parts().iter().map(|part| part.range.end).max();
-        end.or_else(|| of_kept().map(|(_, last)| last.saturating_add(1))).unwrap_or(self.axis.start)
+        end.or_else(|| of_kept().map(|(_, last)| self.axis.of_sample(last) + 1)).unwrap_or_default()
     }
 
     pub fn whole(&self) -> Range {
-        self.axis.start..self.end().max(self.axis.start.saturating_add(1))
+        AxisTime::START..self.end().max(AxisTime::START + 1)
     }
 
     /// Changes with the files; `None` while a recorder writes them.
@@ -361,7 +363,7 @@ impl Shown {
         if kept.is_some() {
             return (source, 1.0);
         }
-        let stretches = super::question::stretches(selection, self.whole());
+        let stretches = super::question::stretches(selection, self.axis, self.whole());
         let parts = self.parts();
         let wanted: u64 = stretches.iter().flat_map(|s| parts.iter().map(move |part| part.samples_in(s))).sum();
         let one_in = wanted.div_ceil(most.max(1)).clamp(1, u64::from(u32::MAX)) as u32;
@@ -396,7 +398,7 @@ impl Shown {
         // The same range, normalised.
         let whole = self.whole();
         let is_whole = |range: &Range| range.start <= whole.start && range.end >= whole.end;
-        let all_by_itself = !self.is_directory() || whole.end - whole.start <= OF_A_DIRECTORY;
+        let all_by_itself = !self.is_directory() || whole.end.since(whole.start) <= OF_A_DIRECTORY;
         let range = range.filter(|range| !(all_by_itself && is_whole(range)));
         let mut kept = self.evidence.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|kept| match is_live {
@@ -419,7 +421,7 @@ impl Shown {
     fn read_evidence(&self, range: Option<&Range>) -> anyhow::Result<Evidence> {
         let mut args = Query::default();
         if let Some(range) = range {
-            let wall = |at: u64| self.axis.real(at).map(Moment::Wall);
+            let wall = |at: AxisTime| self.axis.wall(at).map(Moment::Wall);
             args.since = wall(range.start);
             args.until = wall(range.end);
             if args.since.is_none() {
@@ -429,14 +431,13 @@ impl Shown {
         Ok(recorded::read_path(self.path(), &args)?.evidence)
     }
 
-    /// A time of evidence, relative to the start of the axis.
-    pub fn relative(&self, at: Time, evidence: &Evidence) -> Option<i64> {
-        Some(self.axis.relative(self.axis.of_time(at, evidence.clocks.last())?))
+    pub fn on_axis(&self, at: Time, evidence: &Evidence) -> Option<AxisTime> {
+        self.axis.of_time(at, evidence.clocks.last())
     }
 }
 
 /// The segments of a directory. Sealed ones are not read again.
-fn listed(directory: &Path, known: &[Part]) -> anyhow::Result<Vec<Part>> {
+fn listed(directory: &Path, known: &[Part], axis: Axis) -> anyhow::Result<Vec<Part>> {
     let (found, _) = segments::list(directory).with_context(|| directory.display().to_string())?;
     if found.is_empty() && known.is_empty() {
         bail!("{}: this directory has no recorder segments", directory.display());
@@ -447,7 +448,7 @@ fn listed(directory: &Path, known: &[Part]) -> anyhow::Result<Vec<Part>> {
             return Some(part.clone());
         }
         // Skips a segment being created, evicted or damaged; requests for its time report it.
-        Part::of(&segment.path, Clock::Wall).ok().flatten()
+        Part::of(&segment.path, axis).ok().flatten()
     };
     let mut parts: Vec<Part> = match known.is_empty() {
         true => parallel::each(&found, part).into_iter().flatten().collect(),

@@ -1,9 +1,10 @@
 //! `coroner.source/1`: summary of the source. Cheap: reads no samples that are not already in memory.
 
+use super::axis::AxisTime;
 use super::loading::Loading;
 use super::shown::{GAP, Shown};
-use coroner_evidence::Node;
-use coroner_evidence::timestamp;
+use coroner_evidence::Wall;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 const SCHEMA: &str = "coroner.source/1";
@@ -43,8 +44,7 @@ pub fn document(shown: &Shown) -> Value {
     let segments: Vec<Value> = parts
         .iter()
         .map(|part| {
-            let (from, to) = (axis.relative(part.range.start), axis.relative(part.range.end));
-            json!({ "from": from, "to": to, "bytes": part.bytes(), "sealed": part.outline.about.sealed })
+            json!({ "from": part.range.start, "to": part.range.end, "bytes": part.bytes(), "sealed": part.outline.about.sealed })
         })
         .collect();
     json!({
@@ -55,10 +55,10 @@ pub fn document(shown: &Shown) -> Value {
         "format": shown.format,
         "live": shown.is_live(),
         "loading": null,
-        "node": last.and_then(|part| part.outline.node.as_ref()).map(node),
-        "start_ns": axis.start.to_string(),
-        "length_ns": whole.end - whole.start,
-        "start_time": axis.real(whole.start).map(timestamp),
+        "node": last.and_then(|part| part.outline.node.as_ref()),
+        "start_ns": axis.start_ns().to_string(),
+        "length_ns": whole.end.since(whole.start),
+        "start_time": axis.wall(whole.start),
         "cores": cores,
         "has": {
             "evidence": shown.has_evidence(),
@@ -78,28 +78,25 @@ pub fn document(shown: &Shown) -> Value {
     })
 }
 
-/// As in a diagnosis.
-fn node(node: &Node) -> Value {
-    let mut fields = json!(node);
-    if let Some(fields) = fields.as_object_mut() {
-        fields.remove("booted_real_ns");
-        fields.insert("booted".into(), node.booted_real_ns.map(timestamp).into());
-    }
-    fields
+#[derive(Serialize)]
+pub struct Gap {
+    pub from: AxisTime,
+    to: AxisTime,
+    pub why: &'static str,
 }
 
 /// The gaps between segments.
-pub fn gaps(shown: &Shown) -> Vec<Value> {
-    let (parts, axis) = (shown.parts(), shown.axis());
+pub fn gaps(shown: &Shown) -> Vec<Gap> {
+    let parts = shown.parts();
     let mut gaps = Vec::new();
-    let mut end: Option<(u64, &Option<String>)> = None;
+    let mut end: Option<(AxisTime, &Option<String>)> = None;
     for part in parts.iter() {
-        if let Some((end, boot)) = end.filter(|(end, _)| part.range.start.saturating_sub(*end) > GAP) {
+        if let Some((end, boot)) = end.filter(|(end, _)| part.range.start.since(*end) > GAP) {
             let why = match *boot == part.outline.boot_id {
                 true => "nothing was recorded: the recorder was not running, could not write, or the segment is gone",
                 false => "the node rebooted",
             };
-            gaps.push(json!({ "from": axis.relative(end), "to": axis.relative(part.range.start), "why": why }));
+            gaps.push(Gap { from: end, to: part.range.start, why });
         }
         if end.is_none_or(|(end, _)| end <= part.range.end) {
             end = Some((part.range.end, &part.outline.boot_id));
@@ -113,17 +110,16 @@ pub fn rate(shown: &Shown, samples: u64, cores: usize) -> Option<f64> {
     let parts = shown.parts();
     let whole = shown.whole();
     let covered: u64 = match parts.is_empty() {
-        true => whole.end - whole.start,
-        false => parts.iter().map(|part| part.range.end - part.range.start).sum(),
+        true => whole.end.since(whole.start),
+        false => parts.iter().map(|part| part.range.end.since(part.range.start)).sum(),
     };
     let seconds = covered as f64 / 1e9 * cores as f64;
     (samples > 0 && seconds > 0.0).then(|| (samples as f64 / seconds * 10.0).round() / 10.0)
 }
 
-/// A wall-clock time relative to the start of the axis; `None` if outside.
-pub fn on_axis(shown: &Shown, real_ns: u64) -> Option<i64> {
-    let at = shown.axis().of_real(real_ns)?;
-    shown.whole().contains(&at).then(|| shown.axis().relative(at))
+/// A wall-clock time on the axis; `None` if outside.
+pub fn on_axis(shown: &Shown, wall: Wall) -> Option<AxisTime> {
+    shown.axis().of_wall(wall).filter(|at| shown.whole().contains(at))
 }
 
 /// The incident of an incident file.
@@ -136,11 +132,11 @@ pub fn own_incident(shown: &Shown) -> Value {
             "subject": incident.subject,
             "core": incident.core,
             "text": incident.text,
-            "triggered": timestamp(incident.triggered_real_ns),
-            "window": { "from": timestamp(incident.from_real_ns), "to": timestamp(incident.until_real_ns) },
-            "trigger_ns": on_axis(shown, incident.triggered_real_ns),
-            "from": on_axis(shown, incident.from_real_ns),
-            "to": on_axis(shown, incident.until_real_ns),
+            "triggered": incident.triggered,
+            "window": { "from": incident.from, "to": incident.until },
+            "trigger_ns": on_axis(shown, incident.triggered),
+            "from": on_axis(shown, incident.from),
+            "to": on_axis(shown, incident.until),
         })
     });
     let incidents: Vec<Value> = incidents.collect();

@@ -3,10 +3,11 @@
 //! Series of a file, or of a short range of a directory, come from the counters; of a long range from the recorder's roll-ups.
 
 use super::api::refused;
+use super::axis::AxisTime;
 use super::parallel;
 use super::question::{Range, count, range};
 use super::shown::{Part, Shown};
-use super::source::on_axis;
+use super::source::{Gap, on_axis};
 use coroner_diagnosis::log_events::{self, Event, Family, NicStep};
 use coroner_evidence::recording::{self, RollupRow};
 use coroner_evidence::{Clocks, Evidence, LogLine, Source, UnitLogLine};
@@ -27,12 +28,11 @@ const LOOKS_APART: u64 = 2_000_000_000;
 /// Shorter columns are pointless for counters read once a second.
 const SHORTEST: u64 = 1_000_000_000;
 /// Kernel messages this shortly before the start of the source are included.
-const JUST_BEFORE: i64 = 60_000_000_000;
+const JUST_BEFORE: u64 = 60_000_000_000;
 
 #[derive(Serialize)]
 struct Happened {
-    /// On the axis; negative if just before its start.
-    at: i64,
+    at: AxisTime,
     uncertainty_ns: u64,
     kind: &'static str,
     severity: &'static str,
@@ -61,7 +61,7 @@ pub fn answer(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     let whole = shown.whole();
     let range = asked.clone().unwrap_or_else(|| whole.clone());
     let columns = count(ask, "columns", 600, 1..=4000)?;
-    let length = range.end - range.start;
+    let length = range.end.since(range.start);
     let by_minutes = shown.is_directory() && length > BY_COUNTERS;
     let least = if by_minutes { MINUTE } else { SHORTEST };
     let step = length.div_ceil(columns as u64).max(least);
@@ -79,15 +79,13 @@ pub fn answer(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     };
     events.extend(of_incidents(shown));
     events.extend(gaps(shown));
-    let axis = shown.axis();
-    let (from, to) = (axis.relative(range.start), axis.relative(range.end));
-    let from_all = if range.start == whole.start { from - JUST_BEFORE } else { from };
-    events.retain(|event| event.at >= from_all && event.at <= to);
+    let from_all = if range.start == whole.start { range.start - JUST_BEFORE } else { range.start };
+    events.retain(|event| event.at >= from_all && event.at <= range.end);
     let left_out = cap(&mut events);
     Ok(Answer::json(&json!({
         "schema": "coroner.timeline/1",
-        "from": from,
-        "to": to,
+        "from": range.start,
+        "to": range.end,
         "step_ns": step,
         "columns": steps.count,
         "events": events,
@@ -114,18 +112,18 @@ fn cap(events: &mut Vec<Happened>) -> usize {
 
 #[derive(Clone, Copy)]
 struct Steps {
-    from: u64,
+    from: AxisTime,
     step: u64,
     count: usize,
 }
 
 impl Steps {
-    fn at(&self, time: u64) -> Option<usize> {
-        let at = (time.checked_sub(self.from)? / self.step) as usize;
-        (at < self.count).then_some(at)
+    fn at(&self, time: AxisTime) -> Option<usize> {
+        let at = (time.since(self.from) / self.step) as usize;
+        (time >= self.from && at < self.count).then_some(at)
     }
 
-    fn edge(&self, at: usize) -> u64 {
+    fn edge(&self, at: usize) -> AxisTime {
         self.from + self.step * at as u64
     }
 }
@@ -149,7 +147,7 @@ fn of_parts(shown: &Shown, range: &Range, ask: &ApiQuery) -> (Vec<Happened>, Vec
         log.retain(|line| known.insert((part.outline.boot_id.clone(), line.sequence, line.stamp_us)));
         events.extend(told(shown, &log, &[], part.clocks()));
         let mut unit_log = logs.unit_log;
-        unit_log.retain(|line| known.insert((Some(line.unit.clone()), line.real_ns, 0)));
+        unit_log.retain(|line| known.insert((Some(line.unit.clone()), line.at.0, 0)));
         events.extend(told(shown, &[], &unit_log, part.clocks()));
     }
     (events, minutes)
@@ -162,7 +160,7 @@ fn told(shown: &Shown, log: &[LogLine], unit_log: &[UnitLogLine], clocks: Option
         let Some(at) = axis.of_time(line.at, clocks) else { continue };
         if let Some((kind, severity, subject, code)) = meaning(line) {
             events.push(Happened {
-                at: axis.relative(at),
+                at,
                 uncertainty_ns: line.uncertainty_ns,
                 kind,
                 severity,
@@ -174,10 +172,10 @@ fn told(shown: &Shown, log: &[LogLine], unit_log: &[UnitLogLine], clocks: Option
         }
     }
     for line in unit_log {
-        let Some(at) = axis.of_real(line.real_ns) else { continue };
+        let Some(at) = axis.of_wall(line.at) else { continue };
         let is_restart = line.restart.is_some();
         events.push(Happened {
-            at: axis.relative(at),
+            at,
             uncertainty_ns: 0,
             kind: if is_restart { "unit-restart" } else { "unit-log" },
             severity: if is_restart { "warning" } else { "info" },
@@ -214,7 +212,7 @@ fn meaning(line: &LogLine) -> Option<(&'static str, &'static str, String, Option
 }
 
 fn of_incidents(shown: &Shown) -> Vec<Happened> {
-    let event = |at: i64, code: &str, subject: &str, text: &str, number: u64| Happened {
+    let event = |at: AxisTime, code: &str, subject: &str, text: &str, number: u64| Happened {
         at,
         uncertainty_ns: 0,
         kind: if code == MARK { "mark" } else { "incident" },
@@ -229,7 +227,7 @@ fn of_incidents(shown: &Shown) -> Vec<Happened> {
             let listed = incident_report::listed(directory).unwrap_or_default();
             let told = listed.iter().filter_map(|listed| {
                 let incident = &listed.incident;
-                let at = on_axis(shown, incident.triggered_real_ns)?;
+                let at = on_axis(shown, incident.triggered)?;
                 Some(event(at, &incident.code, &incident.subject, &incident.text, incident.number))
             });
             told.collect()
@@ -238,7 +236,7 @@ fn of_incidents(shown: &Shown) -> Vec<Happened> {
             let parts = shown.parts();
             let rows = parts.iter().filter_map(|part| part.outline.incident.as_ref());
             let told = rows.filter_map(|incident| {
-                let at = on_axis(shown, incident.triggered_real_ns)?;
+                let at = on_axis(shown, incident.triggered)?;
                 Some(event(at, &incident.code, &incident.subject, &incident.text, incident.number))
             });
             told.collect()
@@ -247,12 +245,12 @@ fn of_incidents(shown: &Shown) -> Vec<Happened> {
 }
 
 fn gaps(shown: &Shown) -> Vec<Happened> {
-    let gap = |gap: Value| Happened {
-        at: gap["from"].as_i64().unwrap_or_default(),
+    let gap = |gap: Gap| Happened {
+        at: gap.from,
         uncertainty_ns: 0,
         kind: "gap",
         severity: "info",
-        title: gap["why"].as_str().unwrap_or_default().to_owned(),
+        title: gap.why.to_owned(),
         subject: String::new(),
         finding_code: None,
         incident: None,
@@ -272,7 +270,7 @@ impl Values {
     }
 
     /// Sets unknown columns in this range to zero.
-    fn known(&mut self, from: u64, to: u64) {
+    fn known(&mut self, from: AxisTime, to: AxisTime) {
         for at in 0..self.steps.count {
             if self.steps.edge(at + 1) > from && self.steps.edge(at) <= to {
                 self.values[at].get_or_insert(0.0);
@@ -280,7 +278,7 @@ impl Values {
         }
     }
 
-    fn largest(&mut self, time: u64, value: f64) {
+    fn largest(&mut self, time: AxisTime, value: f64) {
         if let Some(at) = self.steps.at(time) {
             let known = self.values[at].get_or_insert(value);
             *known = known.max(value);
@@ -288,20 +286,20 @@ impl Values {
     }
 
     /// Spreads an amount evenly over a time range.
-    fn spread(&mut self, from: u64, to: u64, amount: f64) {
+    fn spread(&mut self, from: AxisTime, to: AxisTime, amount: f64) {
         if to <= from {
             if let Some(at) = self.steps.at(to) {
                 *self.values[at].get_or_insert(0.0) += amount;
             }
             return;
         }
-        let first = from.saturating_sub(self.steps.from) / self.steps.step;
+        let first = from.since(self.steps.from) / self.steps.step;
         for at in first as usize..self.steps.count {
             let (begin, end) = (self.steps.edge(at), self.steps.edge(at + 1));
             if begin >= to {
                 break;
             }
-            let part = end.min(to).saturating_sub(begin.max(from)) as f64 / (to - from) as f64;
+            let part = end.min(to).since(begin.max(from)) as f64 / to.since(from) as f64;
             *self.values[at].get_or_insert(0.0) += amount * part;
         }
     }
@@ -327,7 +325,7 @@ impl Values {
 fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> {
     let axis = shown.axis();
     let clocks = evidence.clocks.last();
-    let at = |time| axis.of_time(time, clocks).unwrap_or(0);
+    let at = |time| axis.of_time(time, clocks).unwrap_or(AxisTime::MAX);
     let Some(window) = evidence.window().map(|window| (at(window.from), at(window.to))) else { return Vec::new() };
     let seconds = steps.step as f64 / 1e9;
     let mut series = Vec::new();
@@ -341,7 +339,7 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
                 let (before, after) = (at(pair[0].at), at(pair[1].at));
                 let amount = pair[1].value.saturating_sub(pair[0].value) as f64;
                 if amount > 0.0 {
-                    values.spread(before.max(after.saturating_sub(LOOKS_APART)), after, amount);
+                    values.spread(before.max(after - LOOKS_APART), after, amount);
                 }
             }
         }
@@ -431,7 +429,7 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
 }
 
 /// Total run queue wait of all threads, in nanoseconds.
-fn waits(evidence: &Evidence, steps: Steps, at: &dyn Fn(coroner_evidence::Time) -> u64) -> Values {
+fn waits(evidence: &Evidence, steps: Steps, at: &dyn Fn(coroner_evidence::Time) -> AxisTime) -> Values {
     let mut values = Values::new(steps);
     let mut last = HashMap::new();
     for sample in &evidence.thread_samples {
@@ -451,7 +449,7 @@ fn of_minutes(shown: &Shown, minutes: &[RollupRow], steps: Steps) -> Vec<Series>
     let mut add = |of: &dyn Fn(&RollupRow) -> Option<u64>, id, title, unit, worst, per: f64| {
         let mut values = Values::new(steps);
         for minute in minutes {
-            if let (Some(value), Some(at)) = (of(minute), axis.of_real(minute.minute_real_ns)) {
+            if let (Some(value), Some(at)) = (of(minute), axis.of_wall(minute.minute)) {
                 match worst {
                     "max" => values.largest(at, value as f64),
                     _ => values.spread(at, at, value as f64),
@@ -478,14 +476,14 @@ fn of_minutes(shown: &Shown, minutes: &[RollupRow], steps: Steps) -> Vec<Series>
 /// Growth of the dead memory cgroups, on the axis.
 pub fn growth(shown: &Shown, ask: &ApiQuery) -> Result<Value, Refusal> {
     let axis = shown.axis();
-    let mut counts: BTreeMap<i64, (Option<u64>, Option<u64>)> = BTreeMap::new();
+    let mut counts: BTreeMap<AxisTime, (Option<u64>, Option<u64>)> = BTreeMap::new();
     if shown.is_directory() {
         for minutes in parallel::each(&shown.parts(), |part| recording::rollups(&part.path).unwrap_or_default()) {
             for minute in minutes {
-                if let Some(at) = axis.of_real(minute.minute_real_ns)
+                if let Some(at) = axis.of_wall(minute.minute)
                     && (minute.zombies_dead.is_some() || minute.zombies_tracked.is_some())
                 {
-                    counts.insert(axis.relative(at), (minute.zombies_dead, minute.zombies_tracked));
+                    counts.insert(at, (minute.zombies_dead, minute.zombies_tracked));
                 }
             }
         }
@@ -493,12 +491,12 @@ pub fn growth(shown: &Shown, ask: &ApiQuery) -> Result<Value, Refusal> {
     if counts.is_empty() && shown.has_evidence() {
         let evidence = shown.evidence(range(ask, shown)?).map_err(refused)?;
         for census in &evidence.cgroup_censuses {
-            if let Some(at) = shown.relative(census.at, &evidence) {
+            if let Some(at) = shown.on_axis(census.at, &evidence) {
                 counts.insert(at, (census.dying, census.tracked));
             }
         }
     }
-    let at: Vec<i64> = counts.keys().copied().collect();
+    let at: Vec<AxisTime> = counts.keys().copied().collect();
     let (dead, tracked): (Vec<_>, Vec<_>) = counts.into_values().unzip();
     Ok(json!({ "at": at, "dead": dead, "tracked": tracked }))
 }

@@ -7,7 +7,7 @@ use coroner_evidence::recording::{CoreMinute, RollupRow, Writer, segments};
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{
     CgroupCensus, Clocks, CoreSet, CoreTicks, CoreTimes, Evidence, LogLine, MapSource, Nic, NicQueue, Node, Process,
-    QueueKind, Source, Thread, ThreadKey, ThreadSample, Time,
+    QueueKind, Source, Thread, ThreadKey, ThreadSample, Time, Wall,
 };
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -81,7 +81,7 @@ fn bytes(directory: &Path) -> anyhow::Result<u64> {
 
 fn write(names: &Samples, directory: &Path, number: u64, rate: u64) -> anyhow::Result<u64> {
     let start_wall = START_WALL + number * FILE_SECONDS * SECOND;
-    let mut file = Writer::create(&directory.join(segments::name(start_wall, 1)))?;
+    let mut file = Writer::create(&directory.join(segments::name(Wall(start_wall), 1)))?;
     let mut load = Load::new(number);
     for second in number * FILE_SECONDS..(number + 1) * FILE_SECONDS {
         let mut seen = load.second(second);
@@ -178,8 +178,8 @@ impl Load {
             seen.counters.push(Source::Pressure, what, "some_us", now, second * 10_000 + self.next(9000));
         }
         if second.is_multiple_of(60) {
-            let real_ns = START_WALL + second * SECOND;
-            seen.clocks.push(Clocks { at: now, real_ns, boot_ns: now.0 });
+            let wall = START_WALL + second * SECOND;
+            seen.clocks.push(Clocks { at: now, wall: Wall(wall), boot_ns: now.0 });
             seen.cgroup_censuses.push(CgroupCensus {
                 at: now,
                 version: 2,
@@ -265,7 +265,7 @@ impl Load {
         let by_core =
             |core| CoreMinute { core, busy: 0.45, system: 0.12, saturated_s: if core == 17 { 2.0 } else { 0.0 } };
         RollupRow {
-            minute_real_ns: START_WALL + (second - 59) * SECOND,
+            minute: Wall(START_WALL + (second - 59) * SECOND),
             cores: Some(CORES),
             busy_mean: Some(0.45),
             busy_max: Some(0.62),

@@ -10,7 +10,7 @@ pub use coroner_diagnosis::words::count as thousands;
 use coroner_profile::import::{Format, ImportReport};
 use coroner_profile::model::{Dictionary, TaskId};
 use coroner_source::profile::ReadProfile;
-pub use coroner_source::profile::words::{cores, oddity, wall_clock};
+pub use coroner_source::profile::words::{cores, oddity};
 
 /// The weight of samples; nanoseconds if the event is a clock.
 pub fn weight(is_clock: bool, weight: u64) -> String {
@@ -49,7 +49,7 @@ pub fn header(read: &ReadProfile, selection: &str, width: usize) -> String {
     if let Some((first, last)) = read.span {
         line.push_str(&format!(" in {:.3} s", (last - first) as f64 / 1e9));
         if let Some(wall) = read.wall(first) {
-            line.push_str(&format!(" from {}", wall_clock(wall)));
+            line.push_str(&format!(" from {wall}"));
         }
     }
     let mut out = wrap(&line, width, 0);

@@ -1,6 +1,6 @@
 //! Monopolies in the terminal.
 
-use super::{counted, footer, header, shortened, task, thousands, wall_clock};
+use super::{counted, footer, header, shortened, task, thousands};
 use crate::output::safe::one_line;
 use crate::output::terminal::{bold, dim, good, width, wrap};
 use coroner_profile::views::monopolies::{By, Coverage, Edge, Monopoly};
@@ -115,7 +115,7 @@ fn describe(read: &ReadProfile, run: &Monopoly, width: usize, out: &mut String) 
         bold(&who(read, run))
     );
     let mut about = Vec::new();
-    about.extend(read.wall(run.start).map(wall_clock));
+    about.extend(read.wall(run.start).map(|wall| wall.to_string()));
     about.push(format!("± {:.0} ms, {:.0} % in the kernel", run.uncertainty as f64 / 1e6, run.kernel * 100.0));
     about.extend(run.before.map(|before| format!("before: {}", task(names, before))));
     about.extend(run.after.map(|after| format!("after: {}", task(names, after))));

@@ -5,6 +5,7 @@ use coroner_evidence::{
     CgroupChurn, CgroupOwner, Enablement, FileAnswer, FileState, Maker, Node, Process, TextFile, Unit, UnitFile,
     UnitLogLine, UnitSockets,
 };
+use std::time::Duration;
 
 fn enabled(name: &str) -> UnitFile {
     UnitFile { name: name.to_owned(), enablement: Enablement::Enabled, ..UnitFile::default() }
@@ -118,11 +119,11 @@ fn harm_makes_it_a_sure_warning() {
     }
     // ecs-init restarts its container, which only its log shows.
     let mut evidence = beside_kubelet(10, &[]);
-    let real = evidence.clocks[0].real_ns;
+    let real = evidence.clocks[0].wall;
     evidence.unit_log = (0..5)
         .map(|i| UnitLogLine {
             unit: "ecs.service".into(),
-            real_ns: real - 100_000_000_000 + i * 15_000_000_000,
+            at: real - Duration::from_secs(100) + Duration::from_secs(15 * i),
             text: "level=info msg=\"Agent exited with code 1\"".into(),
             restart: None,
         })

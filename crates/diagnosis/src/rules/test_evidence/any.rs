@@ -4,7 +4,7 @@ use crate::rules;
 use coroner_evidence::{
     Born, CgroupCensus, CgroupChurn, Charged, ChildExits, Clocks, Container, CoreSet, CoreTicks, CoreTimes, Counters,
     CrowdedParent, DeadBelow, Evidence, Hold, KernelWork, LogLine, Maker, MapSource, Nic, NicQueue, Node, PinningFile,
-    QueueKind, Source, StatRead, Time, TriedInVain, Unit, UnitLogLine, WorkKind, WorkRow, Zombie, ZombieMethod,
+    QueueKind, Source, StatRead, Time, TriedInVain, Unit, UnitLogLine, Wall, WorkKind, WorkRow, Zombie, ZombieMethod,
     ZombieScan,
 };
 use proptest::collection::vec;
@@ -125,22 +125,22 @@ prop_compose! {
     fn more_of_a_unit()(
         unit in unit(), cgroup in option::of(path()), kind in option::of(select(&["simple", "oneshot"][..])),
         main_exited in option::of(time()), cpu_ns in option::of(number()), memory_bytes in option::of(number()),
-        timer in any::<bool>(), next_trigger_real_ns in option::of(number()),
+        timer in any::<bool>(), next_trigger in option::of(number()),
     ) -> Unit {
         let triggered_by = if timer { vec!["x.timer".to_owned()] } else { Vec::new() };
         Unit {
             cgroup, service_type: kind.map(str::to_owned), main_exited, cpu_ns, memory_bytes, triggered_by,
-            next_trigger_real_ns, ..unit
+            next_trigger: next_trigger.map(Wall), ..unit
         }
     }
 }
 
 prop_compose! {
     fn unit_line()(
-        unit in select(&["ecs.service", "x@1.service"][..]), real_ns in number(), restart in option::of(0u32..9),
+        unit in select(&["ecs.service", "x@1.service"][..]), wall in number(), restart in option::of(0u32..9),
         text in select(&["ecs.service: Failed with result 'exit-code'.", ""][..]),
     ) -> UnitLogLine {
-        UnitLogLine { unit: unit.to_owned(), real_ns, text: text.to_owned(), restart }
+        UnitLogLine { unit: unit.to_owned(), at: Wall(wall), text: text.to_owned(), restart }
     }
 }
 
@@ -160,12 +160,12 @@ prop_compose! {
 prop_compose! {
     fn container()(
         at in time(), runtime in select(&["kubelet", "docker", ""][..]), name in select(&["web", "", "é'"][..]),
-        pod in option::of("[ab]"), restarts in number(), started_real_ns in option::of(number()),
-        first_started_real_ns in option::of(number()), exit_code in option::of(any::<i32>()),
+        pod in option::of("[ab]"), restarts in number(), started in option::of(number()),
+        first_started in option::of(number()), exit_code in option::of(any::<i32>()),
     ) -> Container {
         Container {
             at, runtime: runtime.to_owned(), name: name.to_owned(), namespace: pod.clone(), pod_uid: pod.clone(), id: pod.clone(),
-            pod, restarts, started_real_ns, first_started_real_ns, exit_code,
+            pod, restarts, started: started.map(Wall), first_started: first_started.map(Wall), exit_code,
         }
     }
 }
@@ -307,7 +307,7 @@ prop_compose! {
         kernel_work in vec(kernel_work(), 0..3), clocks in vec((time(), number(), number()), 0..2),
         kernel in option::of(select(&["5.4.0-216-generic", "6.18.44", "4.4", "x", ""][..])),
     ) -> Evidence {
-        let clocks = clocks.into_iter().map(|(at, real_ns, boot_ns)| Clocks { at, real_ns, boot_ns }).collect();
+        let clocks = clocks.into_iter().map(|(at, wall, boot_ns)| Clocks { at, wall: Wall(wall), boot_ns }).collect();
         let node = kernel.map(|kernel| Node { kernel: Some(kernel.to_owned()), ..Node::default() });
         Evidence { zombie_scans, cgroup_churn, kernel_work, clocks, node, ..Evidence::default() }
     }

@@ -19,8 +19,8 @@ pub fn pod_container(restarts: u64, started_ago: u64, known: u64) -> Container {
         pod: Some("web-0".into()),
         pod_uid: Some(UID.into()),
         restarts,
-        started_real_ns: Some(started),
-        first_started_real_ns: Some(started - known * SECOND),
+        started: Some(Wall(started)),
+        first_started: Some(Wall(started - known * SECOND)),
         exit_code: Some(1),
         ..Container::default()
     }
@@ -34,7 +34,7 @@ pub fn docker(ago: u64, restarts: u64) -> Container {
         name: "web".into(),
         id: Some("aa".into()),
         restarts,
-        started_real_ns: Some(NOW_NS - ago * SECOND),
+        started: Some(Wall(NOW_NS - ago * SECOND)),
         exit_code: Some(1),
         ..Container::default()
     }
@@ -88,7 +88,7 @@ fn a_slow_loop_shows_in_its_history() {
     assert!(container_loops(&of(vec![pod_container(40, 3600, 12_000)])).is_empty());
     assert!(container_loops(&of(vec![pod_container(3, 120, 30 * 86_400)])).is_empty());
     assert!(container_loops(&of(vec![pod_container(2, 120, 600)])).is_empty());
-    let unknown = Container { started_real_ns: None, ..pod_container(40, 120, 600) };
+    let unknown = Container { started: None, ..pod_container(40, 120, 600) };
     assert!(container_loops(&of(vec![unknown])).is_empty());
 }
 
@@ -138,8 +138,8 @@ fn it_gets_worse_if_the_newer_half_has_more() {
 proptest! {
     #[test]
     fn any_containers_are_judged(rows in vec((any::<u64>(), any::<u64>(), any::<Option<u64>>(), any::<Option<u64>>(), "[ab]?"), 0..20)) {
-        let containers = rows.into_iter().map(|(at, restarts, started_real_ns, first_started_real_ns, id)| Container {
-            at: coroner_evidence::Time(at), restarts, started_real_ns, first_started_real_ns, id: Some(id), ..docker(0, 0)
+        let containers = rows.into_iter().map(|(at, restarts, started, first_started, id)| Container {
+            at: coroner_evidence::Time(at), restarts, started: started.map(Wall), first_started: first_started.map(Wall), id: Some(id), ..docker(0, 0)
         });
         for l in container_loops(&of(containers.collect())) {
             prop_assert!(l.per_hour.is_none_or(|rate| rate.is_finite() && rate >= 0.0));
@@ -149,8 +149,8 @@ proptest! {
     /// One that never restarts is no loop, whatever else is known and in whatever order.
     #[test]
     fn a_container_without_restarts_is_no_loop(rows in vec((0u64..600, any::<Option<u64>>(), any::<Option<u64>>(), 0u64..3), 0..30).prop_shuffle()) {
-        let containers = rows.into_iter().map(|(ago, started_real_ns, first_started_real_ns, restarts)| Container {
-            started_real_ns, first_started_real_ns, restarts: restarts / 3, ..docker(ago, 0)
+        let containers = rows.into_iter().map(|(ago, started, first_started, restarts)| Container {
+            started: started.map(Wall), first_started: first_started.map(Wall), restarts: restarts / 3, ..docker(ago, 0)
         });
         prop_assert!(container_loops(&of(containers.collect())).is_empty());
     }

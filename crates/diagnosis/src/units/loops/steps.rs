@@ -28,7 +28,7 @@ impl Clock {
     }
 
     pub fn ns(&self, at: coroner_evidence::Time) -> u64 {
-        self.0.map_or(at.0, |clocks| clocks.real_ns_of(at))
+        self.0.map_or(at.0, |clocks| clocks.wall_of(at).0)
     }
 }
 

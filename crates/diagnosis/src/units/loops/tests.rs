@@ -40,7 +40,7 @@ fn seen(looks: Vec<Unit>) -> Evidence {
 fn restart(ago: u64, n: u32) -> UnitLogLine {
     UnitLogLine {
         unit: "x.service".into(),
-        real_ns: NOW_NS - ago * SECOND,
+        at: Wall(NOW_NS - ago * SECOND),
         text: format!("x.service: Scheduled restart job, restart counter is at {n}."),
         restart: Some(n),
     }
@@ -145,7 +145,7 @@ fn since_when_and_whether_it_gets_worse() {
     assert_eq!(l.trend, Some(Trend::Worse), "{:?}", l.halves);
     assert!(l.halves.unwrap().newer > 2 * l.halves.unwrap().older);
     assert!(l.since_is_exact, "its first restart was seen");
-    let age = (NOW_NS - l.since_real_ns.unwrap()) / SECOND;
+    let age = (NOW_NS - l.since.unwrap().0) / SECOND;
     assert!((950..=1000).contains(&age), "{age}");
     assert_eq!(l.rate_from, FROM_WATCHING);
 }
@@ -161,7 +161,7 @@ fn a_journal_that_was_read_when_the_watch_began_does_not_make_a_loop_seem_to_end
     // Four per second: in the journal before the ten seconds of watching, by looks during them.
     let mut evidence = seen(vec![look(10, 40, "a"), look(0, 80, "b")]);
     evidence.unit_log = (1..=40)
-        .map(|n| UnitLogLine { real_ns: NOW_NS - 20 * SECOND + n * SECOND / 4, ..restart(0, n as u32) })
+        .map(|n| UnitLogLine { at: Wall(NOW_NS - 20 * SECOND + n * SECOND / 4), ..restart(0, n as u32) })
         .collect();
     assert_eq!(only(&evidence).trend, Some(Trend::Steady), "{:?}", only(&evidence).halves);
 }
@@ -176,11 +176,11 @@ fn the_journal_knows_earlier_restarts() {
     let l = only(&evidence);
     assert_eq!((l.how, l.in_window, l.rate_from), (How::History, None, FROM_JOURNAL));
     assert_eq!(l.per_hour.unwrap().round(), 4.0);
-    assert_eq!((l.since_real_ns, l.since_is_exact), (Some(NOW_NS - 10_800 * SECOND), true));
+    assert_eq!((l.since, l.since_is_exact), (Some(Wall(NOW_NS - 10_800 * SECOND)), true));
     assert_eq!(l.trend, Some(Trend::Steady), "{:?}", l.halves);
     // Quiet since then: it has recovered.
     for line in &mut evidence.unit_log {
-        line.real_ns -= 7200 * SECOND;
+        line.at.0 -= 7200 * SECOND;
     }
     evidence.units.iter_mut().for_each(|u| u.main_started = Some(start(7000)));
     assert!(loops(&evidence).is_empty());
@@ -204,7 +204,7 @@ fn the_restart_delay_gives_a_minimum_age() {
     unit.restart_delay_us = Some(15_000_000);
     let evidence = seen(vec![unit]);
     let l = only(&evidence);
-    let hours = (NOW_NS - l.since_real_ns.unwrap()) / SECOND / 3600;
+    let hours = (NOW_NS - l.since.unwrap().0) / SECOND / 3600;
     assert_eq!((l.how, hours, l.since_is_exact), (How::Waiting, 23, false));
 }
 
@@ -277,7 +277,7 @@ proptest! {
         });
         let mut evidence = Evidence { units: units.collect(), ..watched(3000) };
         evidence.unit_log = lines.iter().map(|(ago, n)| restart(*ago, *n)).collect();
-        let tell = |e: &Evidence| loops(e).iter().map(|l| (l.how, l.in_window, l.since_real_ns, l.trend)).collect::<Vec<_>>();
+        let tell = |e: &Evidence| loops(e).iter().map(|l| (l.how, l.in_window, l.since, l.trend)).collect::<Vec<_>>();
         let before = tell(&evidence);
         evidence.units.reverse();
         evidence.unit_log.reverse();

@@ -91,7 +91,7 @@ proptest! {
             }
             prop_assert!(!verdict.chain.iter().any(|link| link.to == verdict.root_cause) || twice(&known, &verdict.root_cause));
             prop_assert!(verdict.context.iter().all(|more| known.contains(more)));
-            prop_assert!(verdict.timeline.is_sorted_by_key(|moment| moment.real_ns));
+            prop_assert!(verdict.timeline.is_sorted_by_key(|moment| moment.at));
             prop_assert!(!verdict.risk.as_ref().is_some_and(|risk| risk.contains("NaN") || risk.contains("inf ")));
         }
         prop_assert!(conclusion.verdicts.is_sorted_by_key(|v| std::cmp::Reverse((v.severity, v.certainty))));

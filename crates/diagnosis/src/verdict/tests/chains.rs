@@ -6,7 +6,7 @@ use crate::code::Code::{
     CoreMonopolised, CoreSaturated, MemcgWalk, NicCoreStarved, NicReset, SlowMemcgStat, UnitCrashloop, ZombieMemcgs,
 };
 use crate::cores::scene::time;
-use coroner_evidence::{Evidence, Time, WorkKind};
+use coroner_evidence::{Evidence, Time, Wall, WorkKind};
 use std::time::Duration;
 
 fn reset_at(evidence: &mut Evidence, at: Time) {
@@ -62,10 +62,10 @@ fn each_link_names_what_both_findings_share() {
 #[test]
 fn the_time_line_begins_with_the_walk_and_ends_with_the_reset() {
     let verdict = only(&incident());
-    assert!(verdict.timeline.is_sorted_by_key(|m| m.real_ns), "{:#?}", verdict.timeline);
+    assert!(verdict.timeline.is_sorted_by_key(|m| m.at), "{:#?}", verdict.timeline);
     let last = verdict.timeline.last().unwrap();
     assert!(last.what.contains("eth0 was reset or hung"), "{:#?}", verdict.timeline);
-    assert_eq!((last.real_ns, last.uncertainty_ms), (1_700_000_008_400_000_000, 7));
+    assert_eq!((last.at, last.uncertainty_ms), (Wall(1_700_000_008_400_000_000), 7));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::super::conclude;
 use crate::case::Case;
 use crate::finding::{Finding, Subject, SubjectKind, diagnose};
 use crate::verdict::{Conclusion, FindingRef};
-use coroner_evidence::Evidence;
+use coroner_evidence::{Evidence, Wall};
 
 /// Different words everywhere.
 fn reworded(finding: &mut Finding, number: usize) {
@@ -39,7 +39,7 @@ fn skeleton(conclusion: &Conclusion) -> Vec<String> {
             format!("{} → {} {:?} {proofs:?} {keys:?}", name(&link.from), name(&link.to), link.certainty)
         });
         let context: Vec<String> = verdict.context.iter().map(name).collect();
-        let times: Vec<u64> = verdict.timeline.iter().map(|moment| moment.real_ns).collect();
+        let times: Vec<Wall> = verdict.timeline.iter().map(|moment| moment.at).collect();
         format!(
             "{} {} {:?} {:?} {:?} {context:?} {times:?} {:?}",
             verdict.key,
@@ -47,7 +47,7 @@ fn skeleton(conclusion: &Conclusion) -> Vec<String> {
             verdict.certainty,
             verdict.severity,
             links.collect::<Vec<_>>(),
-            verdict.over_real_ns
+            verdict.over
         )
     });
     let unexplained = conclusion.unexplained.iter().map(|one| format!("? {} {}", name(&one.finding), one.command));

@@ -12,6 +12,7 @@ mod read;
 mod rows;
 
 pub use super::chunk::ChunkError;
+use crate::Wall;
 pub use chunk::{unpack_samples, unpack_stacks};
 pub use read::{Chunk, Names, PackedChunk, ProfileReader};
 
@@ -115,6 +116,24 @@ impl ProfileRows {
     }
 }
 
+/// How the clock of a profile relates to the wall clock, where the file says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProfileClock {
+    /// A reading of the profile's clock, in nanoseconds …
+    pub clock_ns: u64,
+    /// … and of the wall clock at the same moment.
+    pub wall: Wall,
+}
+
+impl ProfileClock {
+    /// Samples of a directory are read on the wall clock, as its segments may be from several boots.
+    pub const WALL: ProfileClock = ProfileClock { clock_ns: 0, wall: Wall(0) };
+
+    pub fn wall_of(&self, time: u64) -> Option<Wall> {
+        self.wall.0.checked_add(time)?.checked_sub(self.clock_ns).map(Wall)
+    }
+}
+
 /// Where the samples of a recording come from: the one row of `profile_source`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourceRow {
@@ -123,8 +142,7 @@ pub struct SourceRow {
     /// The file that was imported.
     pub file: Option<String>,
     pub host: Option<String>,
-    /// Readings of the profile's clock and of the wall clock (nanoseconds since 1970) at the same moment.
-    pub clock: Option<(u64, u64)>,
+    pub clock: Option<ProfileClock>,
     /// Samples that the kernel or perf lost.
     pub lost: Option<u64>,
     /// The importer's report, as JSON. `None` until the import is finished.

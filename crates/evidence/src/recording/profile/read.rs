@@ -7,7 +7,8 @@ use super::super::open::{self, Opened};
 use super::super::read;
 use super::super::rows::U64;
 use super::super::{About, RecordingError, chunk};
-use super::{FrameRow, SampleRow, SourceRow, StackRow, TaskRow};
+use super::{FrameRow, ProfileClock, SampleRow, SourceRow, StackRow, TaskRow};
+use crate::Wall;
 use rusqlite::{Connection, Row, Statement};
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -95,7 +96,7 @@ impl ProfileReader {
                 kind: row.get(0)?,
                 file: row.get(1)?,
                 host: row.get(2)?,
-                clock: number(3)?.zip(number(4)?),
+                clock: number(3)?.zip(number(4)?).map(|(clock_ns, wall)| ProfileClock { clock_ns, wall: Wall(wall) }),
                 lost: number(5)?,
                 report_json: row.get(6)?,
             })

@@ -37,7 +37,7 @@ fn numbered<T>(names: &NewNames<T>) -> impl Iterator<Item = (i64, &T)> {
 
 pub fn replace_source(tx: &Transaction<'_>, source: &SourceRow) -> rusqlite::Result<()> {
     let SourceRow { kind, file, host, clock, lost, report_json } = source;
-    let (clock_ns, wall_ns) = (clock.map(|c| U64(c.0)), clock.map(|c| U64(c.1)));
+    let (clock_ns, wall_ns) = (clock.map(|c| U64(c.clock_ns)), clock.map(|c| U64(c.wall.0)));
     tx.execute(
         "REPLACE INTO profile_source (id, kind, file, host, clock_ns, real_ns, lost, report_json)
          VALUES (1, ?, ?, ?, ?, ?, ?, ?)",

@@ -1,6 +1,7 @@
 use super::*;
+use coroner_evidence::{Clocks, Wall};
 
-const NOW: Moment = Moment { monotonic: Time(100_000_000_000), real_ns: 1_000_000_000_000 };
+const NOW: Clocks = Clocks { at: Time(100_000_000_000), wall: Wall(1_000_000_000_000), boot_ns: 0 };
 
 fn unit(name: &str, active: &str, sub: &str) -> Unit {
     Unit {
@@ -92,7 +93,7 @@ fn systemd_values_that_mean_none() {
 fn a_timers_next_trigger_is_the_sooner_of_its_clocks() {
     let mut unit = Unit::default();
     note(&mut unit, NextReal, &Value::Unsigned(1_060_000_000), NOW);
-    assert_eq!(unit.next_trigger_real_ns, Some(1_060_000_000_000));
+    assert_eq!(unit.next_trigger, Some(Wall(1_060_000_000_000)));
     note(&mut unit, NextMonotonic, &Value::Unsigned(130_000_000), NOW);
-    assert_eq!(unit.next_trigger_real_ns, Some(1_030_000_000_000), "30 s from now");
+    assert_eq!(unit.next_trigger, Some(Wall(1_030_000_000_000)), "30 s from now");
 }

@@ -1,5 +1,6 @@
 //! The layout of the file.
 
+use coroner_evidence::Wall;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -330,5 +331,5 @@ fn text(fields: &mut Fields<'_>) -> Option<String> {
 /// A reading of the wall clock and of the recording's clock at the same moment.
 fn clock(mut fields: Fields<'_>) -> Option<Clock> {
     let (_version, _clock_id) = (fields.u32()?, fields.u32()?);
-    Some(Clock { wall_ns: fields.u64()?, clock_ns: fields.u64()? })
+    Some(Clock { wall: Wall(fields.u64()?), clock_ns: fields.u64()? })
 }

@@ -1,5 +1,6 @@
 //! Real recordings of each form (testdata/perf_data), intact and damaged.
 
+use coroner_evidence::Wall;
 use proptest::prelude::*;
 
 use super::about;
@@ -71,7 +72,7 @@ fn a_file_tells_where_and_how_it_was_recorded() {
     assert_eq!(told.samples, profile.samples.span());
     assert_eq!(told.clock, None);
     let told = about(EVENTS).expect("a recording");
-    assert!(matches!(told.clock, Some(Clock { wall_ns: 1_700_000_000_000_000_000.., .. })), "{:?}", told.clock);
+    assert!(matches!(told.clock, Some(Clock { wall: Wall(1_700_000_000_000_000_000..), .. })), "{:?}", told.clock);
     let told = about(PIPE).expect("a recording");
     assert_eq!(told.host.as_deref(), Some("node-7"));
     assert_eq!(told.events.len(), 1);

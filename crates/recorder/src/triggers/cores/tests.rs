@@ -1,6 +1,6 @@
 use super::*;
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
-use coroner_evidence::{Clocks, CoreTicks, CoreTimes, Evidence, Thread, ThreadKey, ThreadSample};
+use coroner_evidence::{Clocks, CoreTicks, CoreTimes, Evidence, Thread, ThreadKey, ThreadSample, Wall};
 
 /// Two cores, the second of which follows the script; each step is a tenth of a second.
 struct Node {
@@ -51,7 +51,7 @@ impl Node {
             self.ticks.idle += 10 - step.iter().sum::<u64>();
             self.idle.idle += 10;
             let mut evidence = Evidence {
-                clocks: vec![Clocks { at: self.at, real_ns: 0, boot_ns: self.at.0 }],
+                clocks: vec![Clocks { at: self.at, wall: Wall(0), boot_ns: self.at.0 }],
                 ..Evidence::default()
             };
             add(&mut evidence, self.at);

@@ -3,7 +3,7 @@
 use super::*;
 use coroner_diagnosis::{Code, diagnose};
 use coroner_evidence::recording::Writer;
-use coroner_evidence::{Clocks, CoreTicks};
+use coroner_evidence::{Clocks, CoreTicks, Wall};
 use coroner_recorder::config::TriggerConfig;
 use coroner_recorder::meter::Meter;
 use coroner_recorder::real_time::RealTimeThreads;
@@ -107,7 +107,7 @@ fn looks(row: &Row) -> Vec<CoreTimes> {
 }
 
 fn clocks(at: Time) -> Clocks {
-    Clocks { at, real_ns: REAL_NS + at.0, boot_ns: at.0 }
+    Clocks { at, wall: Wall(REAL_NS + at.0), boot_ns: at.0 }
 }
 
 /// The page's row of core 1.

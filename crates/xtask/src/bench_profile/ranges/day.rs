@@ -4,6 +4,7 @@
 //! Each program has 250 branching stacks, 10 to 60 frames deep, a few of them frequent and most of them rare; a file contains half
 //! of them. Names are as long as those of the kernel, C++ and Go.
 
+use coroner_evidence::Wall;
 use coroner_evidence::recording::{Writer, segments};
 use coroner_profile::import::ImportReport;
 use coroner_profile::model::{Clock, Dictionary, EventId, Frame, FrameId, FramePlace, Sample, StackId, Task, TaskId};
@@ -120,7 +121,7 @@ impl Node {
     pub fn new() -> Node {
         let random = &mut Random::new(1);
         let mut names = Dictionary::default();
-        names.clock = Some(Clock { clock_ns: START_CLOCK, wall_ns: START_WALL });
+        names.clock = Some(Clock { clock_ns: START_CLOCK, wall: Wall(START_WALL) });
         let event = names.intern_event("cpu-clock");
         let comm = names.strings.intern("swapper");
         let idle_task = names.intern_task(Task { pid: Some(0), tid: Some(0), comm, cgroup: None });
@@ -200,7 +201,7 @@ impl Node {
     /// Writes the file `number` of the day.
     pub fn write(&self, directory: &Path, number: u64) -> anyhow::Result<()> {
         let start_wall = START_WALL + number * FILE_SECONDS * SECOND;
-        let mut file = Writer::create(&directory.join(segments::name(start_wall, 1)))?;
+        let mut file = Writer::create(&directory.join(segments::name(Wall(start_wall), 1)))?;
         self.samples(&mut file, number, CORES, RATE)?;
         Ok(file.finish(&[])?)
     }
