@@ -141,8 +141,7 @@ mod tests {
     }
 
     fn look(dir: &tempfile::TempDir) -> Evidence {
-        let evidence = seen(dir.path(), |root, evidence| SoftnetReader::new(root).look(Time(1), evidence));
-        evidence
+        seen(dir.path(), |root, evidence| SoftnetReader::new(root).look(Time(1), evidence))
     }
 
     fn columns(columns: &[u64]) -> String {

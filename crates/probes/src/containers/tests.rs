@@ -28,10 +28,10 @@ fn a_node_without_containers_reports_nothing() {
 fn pods_logged_by_containerd() {
     let dir = tempfile::tempdir().unwrap();
     let pod = format!("var/log/pods/default_trainer-7f5c7d4f9b-abcde_{UID}");
-    write(dir.path(), &format!("{pod}/worker/41.log"), "2023-11-14T22:13:20.5Z stderr F no GPU\n");
-    write(dir.path(), &format!("{pod}/worker/42.log"), "2023-11-14T22:18:20.5Z stderr F no GPU\n");
-    write(dir.path(), &format!("{pod}/worker/42.log.20231114-223000.gz"), "\x1f\u{8b}");
-    write(dir.path(), &format!("{pod}/istio-proxy/0.log"), "");
+    write(dir.path(), format!("{pod}/worker/41.log"), "2023-11-14T22:13:20.5Z stderr F no GPU\n");
+    write(dir.path(), format!("{pod}/worker/42.log"), "2023-11-14T22:18:20.5Z stderr F no GPU\n");
+    write(dir.path(), format!("{pod}/worker/42.log.20231114-223000.gz"), "\x1f\u{8b}");
+    write(dir.path(), format!("{pod}/istio-proxy/0.log"), "");
     write(dir.path(), "var/log/pods/kube-system_etcd-node_0f3b3a5f2b0c4ab0b5b7b8a2c1d0e9f8/etcd/2.log", "garbage");
     fs::create_dir_all(dir.path().join(&pod).join("new-and-empty")).unwrap();
     write(dir.path(), "var/log/pods/README", "not a pod");
@@ -78,9 +78,9 @@ fn containers_of_docker() {
     let created = r#""Running":false,"ExitCode":0,"StartedAt":"0001-01-01T00:00:00Z""#;
     write(dir.path(), "etc/docker/daemon.json", r#"{"data-root": "/data/docker/"}"#);
     let at = |name: &str| format!("data/docker/containers/{name}0001/config.v2.json");
-    write(dir.path(), &at("ecs-agent"), &config("ecs-agent", 118, looping));
-    write(dir.path(), &at("web"), &config("web", 0, running));
-    write(dir.path(), &at("fresh"), &config("fresh", 0, created));
+    write(dir.path(), at("ecs-agent"), config("ecs-agent", 118, looping));
+    write(dir.path(), at("web"), config("web", 0, running));
+    write(dir.path(), at("fresh"), config("fresh", 0, created));
     fs::create_dir_all(dir.path().join("data/docker/containers/being-made")).unwrap();
 
     let evidence = seen(dir.path());
@@ -95,7 +95,7 @@ fn containers_of_docker() {
     assert_eq!(agent.first_started, Some(Wall(1_700_000_000_000_000_000)));
     assert_eq!(one(&evidence, "web").exit_code, None, "it runs");
 
-    write(dir.path(), &at("web"), "{ half a fi");
+    write(dir.path(), at("web"), "{ half a fi");
     let evidence = seen(dir.path());
     assert_eq!(evidence.containers.len(), 1);
     assert!(evidence.unseen[0].why.contains("web0001/config.v2.json"), "{:?}", evidence.unseen);
@@ -105,7 +105,7 @@ fn containers_of_docker() {
 fn too_many_containers_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     for n in 0..MAX_CONTAINERS + 50 {
-        write(dir.path(), &format!("var/log/pods/ns_pod-{n}_{UID}/c/0.log"), "");
+        write(dir.path(), format!("var/log/pods/ns_pod-{n}_{UID}/c/0.log"), "");
     }
     let evidence = seen(dir.path());
     assert!(evidence.containers.len() <= MAX_CONTAINERS);

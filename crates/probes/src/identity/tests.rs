@@ -11,7 +11,7 @@ const MACHINE_ID: &str = "0123456789abcdef0123456789abcdef";
 fn node() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
-    write(root, "/etc/machine-id", &format!("{MACHINE_ID}\n"));
+    write(root, "/etc/machine-id", format!("{MACHINE_ID}\n"));
     write(root, "/etc/os-release", "NAME=\"Ubuntu\"\nPRETTY_NAME=\"Ubuntu 22.04.3 \\\"LTS\\\"\"\n");
     write(root, "/proc/sys/kernel/random/boot_id", "0a1b2c3d-0000-4000-8000-000000000001\n");
     write(root, "/proc/sys/kernel/osrelease", "5.15.0-1050-aws\n");
@@ -22,7 +22,7 @@ fn node() -> tempfile::TempDir {
     write(root, "/sys/devices/system/cpu/online", "0-95\n");
     write(root, "/proc/1/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
     for (pid, comm) in [(1, "systemd"), (700, "kubelet"), (701, "containerd"), (702, "raylet")] {
-        write(root, &format!("/proc/{pid}/comm"), &format!("{comm}\n"));
+        write(root, format!("/proc/{pid}/comm"), format!("{comm}\n"));
     }
     write(root, "/usr/bin/dockerd", "");
     std::fs::create_dir_all(root.join("run/systemd/system")).unwrap();
@@ -31,8 +31,8 @@ fn node() -> tempfile::TempDir {
     link(root, "/proc/1/root", root);
     link(root, "/proc/self/root", root);
     let gpu = "/sys/bus/pci/devices/0000:62:00.0";
-    write(root, &format!("{gpu}/class"), "0x030200\n");
-    write(root, &format!("{gpu}/vendor"), "0x10de\n");
+    write(root, format!("{gpu}/class"), "0x030200\n");
+    write(root, format!("{gpu}/vendor"), "0x10de\n");
     link(root, &format!("{gpu}/driver"), "../../../bus/pci/drivers/nvidia");
     write(root, "/sys/bus/pci/devices/0000:00:03.0/class", "0x030000\n");
     write(root, "/sys/bus/pci/devices/0000:00:03.0/vendor", "0x1d0f\n");
@@ -211,8 +211,8 @@ fn gpus_without_a_driver_and_of_other_vendors() {
         ("0000:03:00.0", "0x020000", "0x10de"),
         ("0000:04:00.0", "0x030000", "0x1a03"),
     ] {
-        write(dir.path(), &format!("/sys/bus/pci/devices/{bus}/class"), class);
-        write(dir.path(), &format!("/sys/bus/pci/devices/{bus}/vendor"), vendor);
+        write(dir.path(), format!("/sys/bus/pci/devices/{bus}/class"), class);
+        write(dir.path(), format!("/sys/bus/pci/devices/{bus}/vendor"), vendor);
     }
     let gpus = hardware::gpus(&Root::at(dir.path()));
     assert_eq!(gpus.iter().map(|g| g.bus.as_str()).collect::<Vec<_>>(), ["0000:01:00.0", "0000:02:00.0"]);

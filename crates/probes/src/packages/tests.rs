@@ -94,7 +94,7 @@ fn damaged_databases_are_unseen() {
 fn units_of_snaps_get_their_snap() {
     let dir = tempfile::tempdir().unwrap();
     let name = "snap.amazon-ssm-agent.amazon-ssm-agent.service";
-    put(dir.path(), &format!("etc/systemd/system/{name}"), "[Service]\nExecStart=/usr/bin/snap run x\n");
+    put(dir.path(), format!("etc/systemd/system/{name}"), "[Service]\nExecStart=/usr/bin/snap run x\n");
     fs::create_dir_all(dir.path().join("snap/amazon-ssm-agent")).unwrap();
     std::os::unix::fs::symlink("7993", dir.path().join("snap/amazon-ssm-agent/current")).unwrap();
     let tree = tree(dir.path());

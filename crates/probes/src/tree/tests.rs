@@ -59,7 +59,7 @@ fn loops_end() {
 fn only_regular_files_of_a_bounded_size_are_read() {
     let dir = tempfile::tempdir().unwrap();
     assert!(std::process::Command::new("mkfifo").arg(dir.path().join("pipe")).status().unwrap().success());
-    put(dir.path(), "big", &"x".repeat(101));
+    put(dir.path(), "big", "x".repeat(101));
     let tree = tree(dir.path());
     assert!(tree.read("/pipe", 100).unwrap_err().to_string().contains("not a regular file"));
     assert!(tree.read("/", 100).unwrap_err().to_string().contains("not a regular file"));

@@ -61,22 +61,22 @@ fn masks_aliases_instances_and_triggers() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path();
     let vendor = "usr/lib/systemd/system";
-    put(d, &format!("{vendor}/real.service"), "[Service]\nExecStart=/bin/real\n");
+    put(d, format!("{vendor}/real.service"), "[Service]\nExecStart=/bin/real\n");
     link(d, "etc/systemd/system/nick.service", "/usr/lib/systemd/system/real.service");
-    put(d, &format!("{vendor}/gone.service"), "[Service]\nExecStart=/bin/gone\n");
+    put(d, format!("{vendor}/gone.service"), "[Service]\nExecStart=/bin/gone\n");
     link(d, "etc/systemd/system/gone.service", "/dev/null");
-    put(d, &format!("{vendor}/hollow.service"), "");
+    put(d, format!("{vendor}/hollow.service"), "");
     put(
         d,
-        &format!("{vendor}/getty@.service"),
+        format!("{vendor}/getty@.service"),
         "[Service]\nExecStart=/sbin/agetty %I\n[Install]\nDefaultInstance=tty1\n",
     );
     link(d, "etc/systemd/system/getty.target.wants/getty@ttyS0.service", "/usr/lib/systemd/system/getty@.service");
-    put(d, &format!("{vendor}/daily.timer"), "[Timer]\nOnCalendar=daily\n[Install]\nWantedBy=timers.target\n");
-    put(d, &format!("{vendor}/daily.service"), "[Service]\nType=oneshot\n");
-    put(d, &format!("{vendor}/a.socket"), "[Socket]\nListenStream=1\nService=real.service\n");
-    put(d, &format!("{vendor}/shell.socket"), "[Socket]\nAccept=yes\n");
-    put(d, &format!("{vendor}/shell@.service"), "[Service]\nExecStart=-/bin/sh\n");
+    put(d, format!("{vendor}/daily.timer"), "[Timer]\nOnCalendar=daily\n[Install]\nWantedBy=timers.target\n");
+    put(d, format!("{vendor}/daily.service"), "[Service]\nType=oneshot\n");
+    put(d, format!("{vendor}/a.socket"), "[Socket]\nListenStream=1\nService=real.service\n");
+    put(d, format!("{vendor}/shell.socket"), "[Socket]\nAccept=yes\n");
+    put(d, format!("{vendor}/shell@.service"), "[Service]\nExecStart=-/bin/sh\n");
     let units = units(d);
     assert_eq!(units["gone.service"].enablement, Enablement::Masked);
     assert_eq!(units["hollow.service"].enablement, Enablement::Masked);
@@ -104,7 +104,7 @@ fn hostile_trees_are_reported_and_never_left() {
     link(&image, "etc/systemd/system/linked.service", "/opt/linked.service");
     link(&image, "opt/linked.service", "/../../host.service");
     link(&image, &format!("{vendor}/odd.service.d"), "../../../../../../..");
-    put(&image, &format!("{vendor}/binary.service"), "\u{1}\u{2}\n[Service\n\0\0");
+    put(&image, format!("{vendor}/binary.service"), "\u{1}\u{2}\n[Service\n\0\0");
     fs::write(image.join(vendor).join("raw.service"), [0xff, 0xfe, b'[', 0, b'\\']).unwrap();
     link(&image, "etc/systemd/system-preset", "/etc/systemd/system-preset");
     let read = read(&Root::at(&image)).unwrap();

@@ -62,12 +62,12 @@ impl Tree {
     fn v2(&self, path: &str, dying: u64, memory: bool, procs: &str, stat: &str) {
         let at = |file: &str| if path.is_empty() { format!("cg/{file}") } else { format!("cg/{path}/{file}") };
         self.write(
-            &at("cgroup.stat"),
+            at("cgroup.stat"),
             format!("nr_descendants 0\nnr_dying_descendants {dying}\nnr_dying_subsys_memory {dying}\n"),
         );
-        self.write(&at("cgroup.subtree_control"), if memory { "cpu memory pids\n" } else { "pids\n" });
-        self.write(&at("cgroup.procs"), procs);
-        self.write(&at("memory.stat"), stat);
+        self.write(at("cgroup.subtree_control"), if memory { "cpu memory pids\n" } else { "pids\n" });
+        self.write(at("cgroup.procs"), procs);
+        self.write(at("memory.stat"), stat);
     }
 }
 
@@ -84,7 +84,7 @@ fn v2() -> Tree {
     tree.v2("agent/pod/main", 0, false, "77\n", &v2_stat(1000, 4000, 200));
     tree.v2("agent/side", 0, false, "78\n", &v2_stat(1000, 0, 100));
     for (path, bytes) in [("agent", 70), ("agent/pod", 30), ("agent/pod/main", 30), ("agent/side", 0)] {
-        tree.write(&format!("cg/{path}/memory.swap.current"), format!("{bytes}\n"));
+        tree.write(format!("cg/{path}/memory.swap.current"), format!("{bytes}\n"));
     }
     tree
 }
@@ -129,7 +129,7 @@ fn before_6_12_dead_cgroups_of_any_kind_are_counted_and_reported_as_such() {
         [("", 305, 5), ("agent", 300, 4), ("agent/pod", 40, 1), ("agent/pod/main", 0, 0), ("agent/side", 0, 0)]
     {
         let text = format!("nr_descendants {live}\nnr_dying_descendants {dying}\n");
-        tree.write(&format!("cg/{path}/cgroup.stat"), text);
+        tree.write(format!("cg/{path}/cgroup.stat"), text);
     }
     // Does not enable the memory controller for its children.
     tree.write("cg/agent/pod/cgroup.subtree_control", "pids\n");
@@ -241,8 +241,8 @@ fn v1() -> Tree {
         ("agent/live/inner", (700, 500), (700, 500)),
         ("leaf", (1000, 0), (1000, 50)),
     ] {
-        tree.write(&format!("cg/{path}/memory.stat"), v1_stat(own, all));
-        tree.write(&format!("cg/{path}/cgroup.procs"), "1\n");
+        tree.write(format!("cg/{path}/memory.stat"), v1_stat(own, all));
+        tree.write(format!("cg/{path}/cgroup.procs"), "1\n");
     }
     tree
 }
@@ -268,7 +268,7 @@ fn v1_separates_the_dead_from_the_parents_own_memory() {
 fn a_live_child_of_any_name_is_not_dead() {
     let tree = v1();
     let name = std::ffi::OsStr::from_bytes(b"cg/agent/\xff\xfe");
-    tree.write(&Path::new(name).join("memory.stat"), v1_stat((7200, 350), (7200, 350)));
+    tree.write(Path::new(name).join("memory.stat"), v1_stat((7200, 350), (7200, 350)));
     let scan = tree.look().0.unwrap();
     assert_eq!(below(&scan), [("/agent/live", None, Some((300, 0))), ("/leaf", None, Some((0, 50)))]);
 }
@@ -411,9 +411,9 @@ proptest! {
     ) {
         for tree in [v1(), v2()] {
             let files = ["cgroup.stat", "memory.stat", "cgroup.subtree_control", "memory.swap.current", "cgroup.procs", "memory.use_hierarchy"];
-            tree.write(&format!("cg/agent/{}", files[which % 6]), &bytes);
-            tree.write(&format!("cg/agent/side/{}", files[which % 6]), &text);
-            tree.write(&format!("cg/{}", files[which % 6]), [text.as_bytes(), &bytes].concat());
+            tree.write(format!("cg/agent/{}", files[which % 6]), &bytes);
+            tree.write(format!("cg/agent/side/{}", files[which % 6]), &text);
+            tree.write(format!("cg/{}", files[which % 6]), [text.as_bytes(), &bytes].concat());
             if which > 5 {
                 tree.write("proc/cgroups", &bytes);
                 tree.write("proc/sys/kernel/osrelease", &bytes);
