@@ -147,11 +147,13 @@ pub fn ruled_out(diagnosis: &Diagnosis) -> (Vec<(&'static str, &RuledOut)>, Vec<
     (dead_ends, rest)
 }
 
-/// One sentence per reason: several things may be unseen for the same reason.
+/// One sentence per reason: several things may be unseen for the same reason. A rule that cannot tell ends its reason with that of the
+/// probe it depends on.
 pub fn unseen(all: &[Unseen]) -> Vec<String> {
     let mut reasons: Vec<(&str, &str, Vec<&Unseen>)> = Vec::new();
     for unseen in all {
-        match reasons.iter_mut().find(|(w, h, _)| *w == unseen.why && *h == unseen.how_to_see) {
+        let same = |why: &str| unseen.why == why || (unseen.rule().is_some() && unseen.why.ends_with(why));
+        match reasons.iter_mut().find(|(why, how, _)| same(why) && *how == unseen.how_to_see) {
             Some((_, _, same)) => same.push(unseen),
             None => reasons.push((&unseen.why, &unseen.how_to_see, vec![unseen])),
         }
@@ -206,12 +208,13 @@ mod tests {
             unseen_one("kernel-log", "the log", "not allowed."),
             unseen_one("units", "units", "no bus"),
             unseen_one("unit-drift", "∎", "no bus"),
+            unseen_one("oom-kill", "∎", "watched only 5 s; the log was not read: not allowed."),
         ];
         assert_eq!(
             unseen(&all),
             [
                 "units; whether there is unit-churn or unit-drift: no bus. To see it: as root.",
-                "the log: not allowed. To see it: as root."
+                "the log; whether there is oom-kill: not allowed. To see it: as root."
             ]
         );
     }
