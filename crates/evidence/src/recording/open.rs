@@ -48,7 +48,10 @@ pub fn open(path: &Path) -> Result<Opened, RecordingError> {
         Ok(_) => {}
     }
     let (opened, mut missing) = with_what_log_there_is(path);
+    let lost_log = opened.is_err() && !missing.is_empty();
     match opened.or_else(|_| file_alone(path)) {
+        // Killed after the tables were made and before the first rows: the log that the file speaks of never was.
+        Ok((db, ..)) if lost_log && has_no_rows(&db) => Err(RecordingError::Empty { path: owned() }),
         Ok((db, steps, None)) => Ok(Opened { db, steps, missing }),
         Ok((db, steps, Some(damage))) => {
             missing.push(("the damaged parts of the recording".to_owned(), damage));
@@ -113,6 +116,12 @@ fn with_what_log_there_is(path: &Path) -> (rusqlite::Result<Readable>, Vec<(Stri
 /// removed when all of it, the seal last, is in the file; only then does the file say that it has no log.
 fn has_lost_its_log(path: &Path) -> bool {
     !beside(path, "-journal").exists() && is_in_wal_mode(path) && !is_sealed(path)
+}
+
+fn has_no_rows(db: &Connection) -> bool {
+    let sql = "SELECT NOT EXISTS (SELECT 1 FROM node) AND NOT EXISTS (SELECT 1 FROM clocks)
+               AND NOT EXISTS (SELECT 1 FROM core_time_chunks) AND NOT EXISTS (SELECT 1 FROM profile_source)";
+    db.query_row(sql, [], |row| row.get(0)).unwrap_or(false)
 }
 
 fn is_sealed(path: &Path) -> bool {

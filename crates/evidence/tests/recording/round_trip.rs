@@ -112,6 +112,16 @@ fn a_reader_that_stays_open_keeps_the_log_but_loses_nothing() {
     assert!(recording.about.sealed);
 }
 
+/// As a kill leaves it between the tables and the first rows.
+#[test]
+fn a_file_killed_before_its_first_rows_is_empty_not_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, killed) = (dir.path().join("a.coroner"), dir.path().join("killed.coroner"));
+    let _writer = Writer::create(&path).unwrap();
+    std::fs::copy(&path, &killed).unwrap();
+    assert!(matches!(read(&killed), Err(RecordingError::Empty { .. })));
+}
+
 /// As between the removal of the log and the moment the file says so; a kill just then leaves it like this for ever.
 #[test]
 fn a_sealed_file_that_still_says_it_has_a_log_lacks_nothing() {
