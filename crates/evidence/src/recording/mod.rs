@@ -60,7 +60,9 @@ pub enum RecordingError {
     Missing { path: PathBuf },
     #[error("{path}: cannot be opened")]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("{path}: nothing is recorded in it: its writer was stopped at once, the copy failed, or {path}-wal was not copied")]
+    #[error(
+        "{path}: nothing is recorded in it: its writer was stopped at once, the copy failed, or {path}-wal was not copied"
+    )]
     Empty { path: PathBuf },
     #[error("{path}: not a coroner recording (not a SQLite file)")]
     NotSqlite { path: PathBuf },
