@@ -50,7 +50,7 @@ pub fn plan(plan: &Plan, shown: &Shown<'_>) -> String {
     out.push_str(&worth_knowing(plan, shown, width));
     out.push('\n');
     out.push_str(&match shown.chosen.is_empty() {
-        true => wrap("coroner has no step for this. Nothing was changed.", width, 0),
+        true => wrap("No step to apply. Nothing was changed.", width, 0),
         false if !shown.is_here => wrap(
             "Nothing was changed. This plan is from a recording, and so are its PIDs. On the node, `coroner fix` makes a \
              new plan and `coroner fix --apply` applies it.",
@@ -165,7 +165,7 @@ fn step_text(step: &Step, number: &str, evidence: &Evidence, width: usize) -> St
         field(&mut out, "measured by", &format!("{} ({now})", measure.words()), width);
     }
     if step.measures.is_empty() {
-        field(&mut out, "measured by", "its state afterwards", width);
+        field(&mut out, "measured by", "whether its state changed", width);
     }
     for detail in step.details.iter().take(8) {
         field(&mut out, "", detail, width);
@@ -216,7 +216,7 @@ enum When {
 
 fn reboot_text(plan: &Plan, width: usize, when: When) -> String {
     let Some(reboot) = &plan.reboot else { return String::new() };
-    let mut out = format!("\n{}\n", bold("Needs those files deleted, or a reboot"));
+    let mut out = format!("\n{}\n", bold("To free the rest: delete these files, or reboot"));
     if plan.files.is_empty() {
         out = format!("\n{}\n", bold("Needs a reboot"));
     }
@@ -285,7 +285,7 @@ pub fn before_acting(plan: &Plan, shown: &Shown<'_>) -> String {
     } else if shown.chosen.is_empty() {
         out.push_str(&refused_text(plan, width));
         out.push_str(&by_hand_text(plan, width));
-        out.push_str("\ncoroner has no step for this. Nothing was changed.\n");
+        out.push_str("\nNo step to apply. Nothing was changed.\n");
     }
     out
 }

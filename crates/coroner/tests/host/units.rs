@@ -1,7 +1,7 @@
 //! `coroner units` on a real systemd with known units and agents, on broken buses, and on an image.
 //!
-//! Each scenario has a systemd, a bus and cgroups of its own, and the tests look only at its units: they share the machine. What a foreign
-//! systemd restarts is nobody's finding here; what a supervisor respawns is, so that test is alone.
+//! Each scenario has a systemd, a bus and cgroups of its own. Tests that judge a whole diagnosis, or expect no finding, are alone: it also
+//! speaks of cgroups that other tests leave. Those that look only at their own units share the machine.
 
 use crate::support::*;
 use coroner_lab::{HostLock, LiveScenario};
@@ -96,7 +96,7 @@ fn assert_zombies(zombies: &Value, at_ready: u64, since: u64) {
 
 #[test]
 fn a_crashloop_is_reported_with_its_rate_and_leaked_cgroups() {
-    let Some(_host) = HostLock::share_as_root() else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("crashloop-leak", &[]);
     let name = fact(&scenario, "unit").to_owned();
     let dir = tempfile::tempdir().unwrap();
@@ -175,7 +175,7 @@ fn a_supervisor_that_respawns_its_child_churns_without_a_restart() {
 
 #[test]
 fn an_administrators_restarts_are_no_finding() {
-    let Some(_host) = HostLock::share_as_root() else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("admin-restarts", &[]);
     // Both watch while the service is restarted.
     let (live, diagnosis) = audit_and_diagnosis(&scenario, "4s");
@@ -189,7 +189,7 @@ fn an_administrators_restarts_are_no_finding() {
 
 #[test]
 fn a_job_that_fails_now_and_then_is_info() {
-    let Some(_host) = HostLock::share_as_root() else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("failing-oneshot", &[]);
     let (live, diagnosis) = audit_and_diagnosis(&scenario, "3s");
     assert_truth(&scenario.truth, &live);
@@ -199,7 +199,7 @@ fn a_job_that_fails_now_and_then_is_info() {
 
 #[test]
 fn an_agent_without_configuration_beside_a_kubelet_is_unused() {
-    let Some(_host) = HostLock::share_as_root() else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     let scenario = start_scenario("agent-unused", &[]);
     let name = fact(&scenario, "unit");
     let (live, diagnosis) = audit_and_diagnosis(&scenario, "2s");
@@ -222,7 +222,7 @@ fn an_agent_without_configuration_beside_a_kubelet_is_unused() {
 
 #[test]
 fn a_configured_agent_is_fine_unless_another_owns_the_node() {
-    let Some(_host) = HostLock::share_as_root() else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     let configured = start_scenario("agent-configured", &[]);
     let live = audit(&configured, "2s");
     assert_eq!(unit_findings(&live), Vec::<String>::new());
@@ -276,7 +276,7 @@ fn look_through(buses: &Value, look: impl Fn(&str) -> Output + Sync) -> Vec<(Str
 
 #[test]
 fn a_hanging_bus_is_reported_in_time_and_hides_nothing_else() {
-    let Some(_host) = HostLock::share_as_root() else { return };
+    let Some(_host) = HostLock::take_as_root() else { return };
     let zombies = start_scenario("zombies", &[]);
     let scenario = start_scenario("hanging-bus", &[]);
     let buses = &scenario.truth.facts["buses"];

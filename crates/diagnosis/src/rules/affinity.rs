@@ -30,7 +30,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let pinned = cores.threads.lines.iter().filter(|line| !line.is_kernel() && line.only_core().is_some()).count();
     Answer::Fine(match pinned {
         0 => "no thread is pinned to a core".to_owned(),
-        1 => "1 thread is pinned to a single core".to_owned(),
+        1 => "only 1 thread is pinned to a single core".to_owned(),
         n => format!("{n} threads are pinned to a single core each, and no two of them compete for one"),
     })
 }

@@ -196,7 +196,10 @@ fn step(judgement: &Judgement, others: &[&str]) -> String {
         Some(command) => {
             let place = judgement.in_image.then_some("in the image build");
             let when: Vec<&str> = place.into_iter().chain(judgement.advice.as_deref()).collect();
-            format!("{}: `{command}`. ", [&["If nobody uses it"], when.as_slice()].concat().join(", "))
+            format!(
+                "{}: `{command}`. ",
+                [&[format!("If nobody uses {}", judgement.unit).as_str()], when.as_slice()].concat().join(", ")
+            )
         }
         None => sentence(&judgement.safe_step),
     };

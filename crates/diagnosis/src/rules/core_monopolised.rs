@@ -117,7 +117,7 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
         }
     }
     if who.class.is_real_time() {
-        detail.push_str(" A real-time thread preempts all ordinary ones and runs for as long as it wants; the kernel leaves the others at most 5 %.");
+        detail.push_str(" A real-time thread preempts all ordinary ones and runs for as long as it wants; the kernel leaves the others at most 5 % of the core's time.");
     } else if in_kernel {
         detail.push_str(
             " It was in the kernel nearly all of that time: it may not be preemptible there, or its cgroup may far outweigh those of \
@@ -161,7 +161,7 @@ fn finding(cores: &Cores, full: &FullCore, owner: &Owner, who: &Who) -> Finding 
                 span(full.stretch.window.length().as_nanos() as u64)
             ),
             false => format!(
-                "{} ({}) kept {others} off core {} for up to {}",
+                "{} ({}) kept {others} off core {} for up to {} in all",
                 who.name(),
                 who.scheduling(),
                 full.core,

@@ -150,7 +150,7 @@ fn finding(cores: &Cores, full: &FullCore) -> Finding {
         title.push_str(&format!(", owned by {}", owner.name()));
     }
     if !full.victims.is_empty() && sharers.is_none() {
-        title.push_str(&format!("; {} waited for it", listed(&victim_names(&full.victims), 1)));
+        title.push_str(&format!("; {} waited for the core", listed(&victim_names(&full.victims), 1)));
     }
 
     let when = cores.when(full.stretch.window.from);

@@ -31,7 +31,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     };
     let busy = average.busy();
     if busy < FULL {
-        return Answer::Fine(format!("the cores averaged {} busy (full is {})", percent(busy), percent(FULL)));
+        return Answer::Fine(format!("the cores averaged {} busy (too few would be {})", percent(busy), percent(FULL)));
     }
     if let Some((because, how_to_see)) = cores.waits_hidden() {
         return Answer::CannotTell {

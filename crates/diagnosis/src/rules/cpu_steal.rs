@@ -30,7 +30,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     };
     let Some(stolen) = stolen_at_work(&cores.timeline, window) else {
         return Answer::Fine(format!(
-            "{} of all core time was stolen, but no core was at work for a second",
+            "{} of all core time was stolen; no core was busy for a whole second",
             percent(average.steal)
         ));
     };
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn an_idle_node_is_fine_unless_nearly_all_is_stolen() {
-        assert!(fine(examine(&Case::of(&node(0.02, 0.23)))).contains("no core was at work"));
+        assert!(fine(examine(&Case::of(&node(0.02, 0.23)))).contains("no core was busy"));
         assert_eq!(one(examine(&Case::of(&node(0.05, 0.9)))).severity, Severity::Critical);
         // Time stolen from an idle core does not count against a busy one.
         let mut evidence = node(0.9, 0.0);

@@ -282,7 +282,7 @@ fn remedy(mounts: &[CgroupMount], path: &str) -> String {
         )
     } else if let Some(lift) = lift(mounts, path) {
         format!(
-            "Raise the quota, or remove it: {lift}. Whoever created the cgroup may set it again: change it there, too."
+            "Raise the quota by writing a larger value, or remove it: {lift}. Also change it where it is set (pod spec, unit), or it comes back."
         )
     } else {
         format!(

@@ -42,7 +42,9 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
     Answer::from_findings(storms.iter().map(|full| finding(cores, full)).collect(), || {
         match cores.timeline.worst(|shares| shares.interrupts()) {
-            Some((core, share)) => format!("irq and softirq took at most {} of 1 s (core {core})", percent(share)),
+            Some((core, share)) => {
+                format!("irq and softirq peaked at {} of a core over 1 s (core {core})", percent(share))
+            }
             None => "no core was sampled".to_owned(),
         }
     })
@@ -249,7 +251,7 @@ mod tests {
 
     #[test]
     fn interrupts_that_leave_room_are_fine() {
-        assert!(fine(examine(&Case::of(&storm(0.45)))).contains("at most 45 % of 1 s (core 1)"));
+        assert!(fine(examine(&Case::of(&storm(0.45)))).contains("peaked at 45 % of a core over 1 s (core 1)"));
     }
 
     #[test]

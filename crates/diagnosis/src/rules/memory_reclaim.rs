@@ -316,7 +316,7 @@ fn cgroup_finding(
             if c.high { "MemoryHigh" } else { "MemoryMax" }
         )
     } else {
-        format!("Raise the memory limit of {}.", c.path)
+        format!("Raise the memory limit of {} where it is set, or make the job use less memory.", c.path)
     };
     Finding {
         code: Code::MemoryReclaim,

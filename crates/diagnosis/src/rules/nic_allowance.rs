@@ -96,7 +96,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
                 because: "no network device was seen".to_owned(),
                 how_to_see: "run in the node's own network namespace".to_owned(),
             },
-            _ => Answer::Fine("no ENA device; other NICs do not count instance limits".to_owned()),
+            _ => Answer::Fine("no NIC has ENA's allowance counters; others do not count instance limits".to_owned()),
         };
     }
     if evidence.window().is_none_or(|w| w.length().is_zero()) && counters_read_once(evidence) {

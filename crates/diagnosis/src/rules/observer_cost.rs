@@ -51,7 +51,8 @@ fn finding(process: &ProcessWork, kind: WorkKind, felt: bool) -> Finding {
         WorkKind::PageTables => (
             "page tables of processes (smaps, clear_refs)",
             "Meanwhile the observed process cannot change its memory map and waits.",
-            "Turn off what asks for it (cAdvisor: `--disable_metrics=referenced_memory`; other agents: memory maps or \"referenced bytes\"), or \
+            "Turn off what asks for it (cAdvisor: `referenced_memory` in --disable_metrics, which replaces the default list: keep its other \
+             entries; other agents: memory maps or \"referenced bytes\"), or \
              poll less often. smaps_rollup is cheaper than smaps.",
         ),
         _ => (

@@ -41,7 +41,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     };
     let failed: u64 = evidence.child_exits.iter().fold(0, |sum, row| sum.saturating_add(row.failed_young));
     Answer::Fine(format!(
-        "in {}, {} cgroups were made and {} processes failed within 10 s of starting; no unit keeps doing this",
+        "in {}, {} cgroups were made and {} processes failed within 10 s of starting; no unit that stays up keeps doing this",
         duration_words(window.length()),
         count(births(evidence)),
         count(failed)

@@ -107,7 +107,14 @@ fn a_killed_writer_loses_nothing_that_it_had_appended() {
 
         // FILE alone: what had been copied into it, and a note on the rest.
         let alone = tempfile::tempdir().unwrap();
-        let mut recording = read(&copy(dir.path(), alone.path(), &[""])).unwrap();
+        let mut recording = match read(&copy(dir.path(), alone.path(), &[""])) {
+            // Everything was in the log.
+            Err(RecordingError::Empty { .. }) => {
+                whole += 1;
+                continue;
+            }
+            other => other.unwrap(),
+        };
         let in_file = recording.evidence.log.len() as u64;
         assert!(in_file <= found);
         let told = std::mem::take(&mut recording.evidence.unseen);

@@ -151,7 +151,7 @@ impl UnitReader {
                 (what, seen.partly, "run again when PID 1 is less busy".to_owned())
             }
             // Keep what is known: unseen does not mean changed or gone.
-            Err(blind) => ("which systemd units crash, restart or failed", Some(blind.why), blind.how_to_see),
+            Err(blind) => ("which systemd units crash, restart or fail", Some(blind.why), blind.how_to_see),
         };
         let say = why.as_deref().map(|why| if self.known.is_empty() { why } else { what }.to_owned());
         if let Some(why) = why

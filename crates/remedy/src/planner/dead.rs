@@ -258,7 +258,7 @@ fn reclaim(case: &Case<'_>, place: &str, groups: &[&Group<'_>], facts: &Facts, d
         risk: if taken.is_some_and(|taken| taken > MUCH_CACHE) { Risk::High } else { Risk::Medium },
         risk_words,
         reversible: false,
-        undo: "nothing to undo".to_owned(),
+        undo: "dropped page cache is read again when it is used".to_owned(),
         dangerous: taken.filter(|taken| *taken > MUCH_CACHE).map(|taken| {
             format!("running jobs below {place} may lose up to {} of page cache and have to re-read it", bytes(taken))
         }),

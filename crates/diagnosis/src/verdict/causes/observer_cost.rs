@@ -10,7 +10,7 @@ pub const CAUSE: Cause = Cause {
         Some(Root::of(
             finding,
             format!(
-                "{}{} spends this time reading statistics of processes or cgroups; samples do not show whose",
+                "{}{} spends this time reading statistics of processes or cgroups; of which ones, samples do not show",
                 observer.name(),
                 case.home_of(observer.pid)
             ),

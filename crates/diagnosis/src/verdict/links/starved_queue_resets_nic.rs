@@ -62,9 +62,7 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
             identity,
             order: match before.surely_precedes(&reset) {
                 true => Proof::shown("the core was occupied before the driver reported it"),
-                false if from_the_start => {
-                    Proof::not_seen("since when the core was occupied: it already was when watching began")
-                }
+                false if from_the_start => Proof::not_seen("when the core became occupied (before watching began)"),
                 false => Proof::not_seen(format!(
                     "which came first: the kernel log's clock may be off by {}",
                     duration_words(reset.uncertainty)
