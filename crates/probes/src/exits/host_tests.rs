@@ -15,9 +15,6 @@ use rustix::thread::CapabilitySet;
 
 use super::*;
 
-// For all tests of this crate. More than wait for the machine at any time, but not so many that unit tests with time limits suffer.
-coroner_lab::tests_at_once!(16);
-
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Runs `script` with our own binary as `$0`, waits until it is done, and keeps the shell alive until dropped.
