@@ -422,7 +422,6 @@ proptest! {
             prop_assert!(!evidence.unseen.is_empty());
             if let Some(scan) = scan {
                 prop_assert!(!scan.instead_of.is_empty() && scan.zombies.is_empty());
-                prop_assert!(scan.dead != Some(0) || scan.below.iter().all(|b| b.dead.is_none()));
             }
         }
     }
