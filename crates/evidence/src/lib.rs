@@ -23,6 +23,7 @@ pub mod recording;
 pub mod tasks;
 pub mod time;
 pub mod units;
+pub mod waits;
 pub mod zombies;
 
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,7 @@ pub use nic::{MapSource, Nic, NicQueue, QueueKind};
 pub use tasks::{Process, RayProcess, Thread, ThreadKey, ThreadSample};
 pub use time::{Clocks, Time, Window};
 pub use units::{ChildExits, Container, Unit, UnitLogLine, UnitSockets};
+pub use waits::{Account, Block, Charge, LedgerMethod, Party, Runner, WaitLedger};
 pub use zombies::{
     Born, CgroupChurn, Charged, DeadBelow, Hold, Maker, PinningFile, TriedInVain, Zombie, ZombieMethod, ZombieScan,
 };
@@ -79,6 +81,8 @@ pub struct Evidence {
     pub cgroup_churn: Vec<CgroupChurn>,
     /// What the kernel was working on. Oldest first.
     pub kernel_work: Vec<KernelWork>,
+    /// Who waited for a core, and who had it meanwhile. Oldest first.
+    pub waits: Vec<WaitLedger>,
     /// The kernel log.
     pub log: Vec<LogLine>,
     /// systemd units, from each look.
@@ -124,6 +128,7 @@ pub mod probe {
     pub const CGROUP_CHURN: &str = "cgroup-churn";
     pub const KERNEL_SAMPLES: &str = "kernel-samples";
     pub const SAMPLES: &str = "samples";
+    pub const WAITS: &str = "waits";
     pub const KERNEL_LOG: &str = "kernel-log";
     pub const UNITS: &str = "units";
     pub const UNIT_FILES: &str = "unit-files";
@@ -155,6 +160,7 @@ impl Evidence {
         self.zombie_scans.extend(later.zombie_scans);
         self.cgroup_churn.extend(later.cgroup_churn);
         self.kernel_work.extend(later.kernel_work);
+        self.waits.extend(later.waits);
         self.log.extend(later.log);
         self.units.extend(later.units);
         self.image = later.image.or(self.image.take());
