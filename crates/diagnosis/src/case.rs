@@ -8,6 +8,7 @@ use crate::finding::Finding;
 use crate::kernel_work::Work;
 use crate::rules::zombie_memcgs;
 use crate::units::cost::{UnitCost, costs};
+use crate::waits::losses::{Loss, losses};
 use crate::zombies::ZombieReport;
 use coroner_evidence::{CgroupOwner, Evidence};
 use std::cell::OnceCell;
@@ -22,6 +23,7 @@ pub struct Case<'e> {
     cores: OnceCell<Cores<'e>>,
     zombies: OnceCell<Option<ZombieReport<'e>>>,
     unit_costs: OnceCell<BTreeMap<String, UnitCost>>,
+    losses: OnceCell<Option<Vec<Loss>>>,
 }
 
 impl<'e> Case<'e> {
@@ -32,6 +34,7 @@ impl<'e> Case<'e> {
             cores: OnceCell::new(),
             zombies: OnceCell::new(),
             unit_costs: OnceCell::new(),
+            losses: OnceCell::new(),
         }
     }
 
@@ -57,6 +60,11 @@ impl<'e> Case<'e> {
     /// By unit name.
     pub fn unit_costs(&self) -> &BTreeMap<String, UnitCost> {
         self.unit_costs.get_or_init(|| costs(self.evidence))
+    }
+
+    /// Who lost markedly, and to whom; `None` if nobody kept the ledger.
+    pub fn losses(&self) -> Option<&[Loss]> {
+        self.losses.get_or_init(|| losses(self)).as_deref()
     }
 
     pub fn is_observer(&self, pid: u32) -> bool {

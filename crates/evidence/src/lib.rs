@@ -45,7 +45,7 @@ pub use nic::{MapSource, Nic, NicQueue, QueueKind};
 pub use tasks::{Process, RayProcess, Thread, ThreadKey, ThreadSample};
 pub use time::{Clocks, Time, Window};
 pub use units::{ChildExits, Container, Unit, UnitLogLine, UnitSockets};
-pub use waits::{Account, Block, Charge, LedgerMethod, Party, Runner, WaitLedger};
+pub use waits::{Account, Block, CgroupWeight, Charge, LedgerMethod, Party, Runner, WaitLedger};
 pub use zombies::{
     Born, CgroupChurn, Charged, DeadBelow, Hold, Maker, PinningFile, TriedInVain, Zombie, ZombieMethod, ZombieScan,
 };

@@ -19,8 +19,19 @@ pub struct WaitLedger {
     pub accounts: Vec<Account>,
     pub charges: Vec<Charge>,
     pub blocks: Vec<Block>,
+    /// Of the cgroups of those who waited or ran meanwhile, and of their ancestors.
+    pub weights: Vec<CgroupWeight>,
     /// Waits seen but not charged because a table was full.
     pub unbooked_ns: u64,
+}
+
+/// What a cgroup weighs against its siblings when they compete for a core.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupWeight {
+    /// Path in the hierarchy with the cpu controller.
+    pub path: String,
+    /// cpu.shares (v1; 1024 unless set) or cpu.weight (v2; 100 unless set).
+    pub weight: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -64,6 +64,14 @@ keys! {
     OwnerAffinity owner_affinity Plain "owner's affinity";
     PinnedShare pinned_share Percent "share of {of}, pinned to this core";
     Waited waited Millis "{of} waited";
+    GotOfAsked got_of_asked Percent "{of} got, of the CPU time it asked for";
+    TakenBy taken_by Percent "share of the waits in which {of} had the core";
+    CameFirst came_first Plain "why {of} came first";
+    WeightOf weight_of Plain "CPU weight of {of}";
+    ShortLived short_lived Times "short-lived processes of {of} that ended";
+    BlockedFor blocked_for Millis "{of} was blocked";
+    BlockedIn blocked_in Plain "kernel function in which {of} was blocked";
+    BlockedOn blocked_on Plain "what {of} was blocked on";
     Serves serves Plain "serves";
     Queues queues Plain "queues";
     ThreadsWaiting threads_waiting Plain "threads waiting, on average";

@@ -10,14 +10,17 @@ use coroner_evidence::Unseen;
 pub mod affinity;
 pub mod agent_conflict;
 pub mod agent_unused;
+pub mod blocked;
 pub mod cgroup_leak;
 pub mod conntrack_full;
 pub mod container_crashloop;
 pub mod core_monopolised;
 pub mod core_saturated;
 pub mod cpu_contention;
+pub mod cpu_starved;
 pub mod cpu_steal;
 pub mod cpu_throttled;
+pub mod fork_storm;
 pub mod gpu_xid;
 pub mod interrupt_storm;
 pub mod kernel_stall;
@@ -31,6 +34,7 @@ pub mod oom_kill;
 pub mod page_work;
 pub mod slow_memcg_stat;
 pub mod softnet_drop;
+pub mod unfair_weight;
 pub mod unit_churn;
 pub mod unit_crashloop;
 pub mod unit_drift;
@@ -61,6 +65,10 @@ pub const ALL: &[Rule] = &[
     Rule { code: Code::CoreMonopolised, examine: core_monopolised::examine },
     Rule { code: Code::InterruptStorm, examine: interrupt_storm::examine },
     Rule { code: Code::Affinity, examine: affinity::examine },
+    Rule { code: Code::UnfairWeight, examine: unfair_weight::examine },
+    Rule { code: Code::ForkStorm, examine: fork_storm::examine },
+    Rule { code: Code::CpuStarved, examine: cpu_starved::examine },
+    Rule { code: Code::Blocked, examine: blocked::examine },
     Rule { code: Code::CpuSteal, examine: cpu_steal::examine },
     Rule { code: Code::CpuContention, examine: cpu_contention::examine },
     Rule { code: Code::KernelStall, examine: kernel_stall::examine },

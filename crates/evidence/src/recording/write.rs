@@ -368,6 +368,7 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
         containers,
         unseen,
         cost,
+        waits: _,
     } = fragment;
     if let Some(node) = changed_node {
         node_rows::replace(tx, node)?;

@@ -18,6 +18,7 @@ mod memcg_walk;
 mod memory;
 mod observer_cost;
 mod page_work;
+mod waits;
 mod zombie_memcgs;
 
 use super::{Proof, Proofs};
@@ -76,6 +77,8 @@ pub const ALL: &[Cause] = &[
     core_saturated::CAUSE,
     interrupt_storm::CAUSE,
     affinity::CAUSE,
+    waits::STARVED,
+    waits::BLOCKED,
     cpu_steal::CAUSE,
     cpu_contention::CAUSE,
     cpu_throttled::CAUSE,

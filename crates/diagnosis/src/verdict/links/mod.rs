@@ -8,9 +8,11 @@ mod monopolist_fills_core;
 mod node_fills_core;
 mod reclaim_ends_in_kill;
 mod starved_queue_resets_nic;
+mod starver_fills_core;
 mod taken_core_drops_packets;
 mod taken_core_stalls_kernel;
 mod taken_core_starves_nic;
+mod taken_core_starves_threads;
 mod taken_cores_leave_too_few;
 mod unit_leaks_zombies;
 mod work_fills_core;
@@ -44,6 +46,8 @@ pub const ALL: &[LinkRule] = &[
     node_fills_core::LINK,
     monopolist_fills_core::LINK,
     taken_core_starves_nic::LINK,
+    taken_core_starves_threads::LINK,
+    starver_fills_core::LINK,
     taken_core_drops_packets::LINK,
     taken_core_stalls_kernel::LINK,
     taken_cores_leave_too_few::LINK,

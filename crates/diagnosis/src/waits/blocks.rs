@@ -1,0 +1,139 @@
+//! What threads in uninterruptible sleep waited for, by the kernel functions on their stacks.
+
+use coroner_evidence::{Block, Party, Time, WaitLedger};
+use std::collections::BTreeMap;
+
+/// What a blocked thread needs to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Needs {
+    /// A device to finish a read or write.
+    Storage,
+    /// A file system that somebody froze (fsfreeze, a snapshot).
+    FrozenFileSystem,
+    /// A file server.
+    Network,
+    /// Free memory.
+    Memory,
+    /// A lock in the kernel that another thread holds.
+    Lock,
+    /// Its child to call exec, or somebody to thaw its cgroup: on purpose, and no trouble of the node.
+    OnPurpose,
+    Unknown,
+}
+
+/// The first that fits a function of the stack wins; so the particular come before the general.
+const MEANINGS: &[(Needs, &[&str])] = &[
+    (Needs::OnPurpose, &["wait_for_vfork_done", "__refrigerator", "do_freezer_trap", "ptrace_stop"]),
+    (Needs::Memory, &["throttle_direct_reclaim", "mem_cgroup_handle_over_high", "reclaim_throttle", "shrink_node"]),
+    (Needs::Network, &["nfs_", "nfs4_", "rpc_", "cifs_", "smb2_", "ceph_", "fuse_", "request_wait_answer", "v9fs_"]),
+    (Needs::FrozenFileSystem, &["sb_start_write", "percpu_rwsem_wait", "__percpu_down_read", "freeze_super"]),
+    (
+        Needs::Storage,
+        &[
+            "io_schedule",
+            "blk_",
+            "bio_",
+            "submit_bio_wait",
+            "folio_wait",
+            "wait_on_page_bit",
+            "bit_wait_io",
+            "jbd2_",
+            "xfs_log",
+            "xfs_buf",
+            "ext4_",
+            "btrfs_",
+            "nvme_",
+            "scsi_",
+            "dm_",
+            "md_",
+            "wbt_wait",
+            "rq_qos_wait",
+            "balance_dirty_pages",
+        ],
+    ),
+    (Needs::Lock, &["rwsem_down", "__mutex_lock", "mutex_lock", "down_read", "down_write", "__down", "rt_mutex"]),
+];
+
+pub fn needs(stack: &[String]) -> Needs {
+    let has = |marks: &[&str]| stack.iter().any(|function| marks.iter().any(|mark| function.starts_with(mark)));
+    MEANINGS.iter().find(|(_, marks)| has(marks)).map_or(Needs::Unknown, |(needs, _)| *needs)
+}
+
+/// One thread, blocked at one place, over all ledgers.
+#[derive(Debug, Clone)]
+pub struct Blocked<'e> {
+    pub party: &'e Party,
+    pub tid: Option<u32>,
+    pub needs: Needs,
+    pub ns: u64,
+    pub longest_ns: u64,
+    /// The last row, for stack, file and waker.
+    pub last: &'e Block,
+    /// When the first of it may have begun, and when it was last seen.
+    pub from: Time,
+    pub to: Time,
+    pub goes_on: bool,
+}
+
+/// Those that were blocked, longest single block first.
+pub fn blocked(ledgers: &[WaitLedger]) -> Vec<Blocked<'_>> {
+    let mut by_place: BTreeMap<(Option<u32>, Option<u32>, &str, Needs), Blocked<'_>> = BTreeMap::new();
+    for ledger in ledgers {
+        for block in &ledger.blocks {
+            let Some(party) = ledger.parties.iter().find(|party| party.id == block.party) else { continue };
+            let needs = needs(&block.stack);
+            let from = block.since.unwrap_or(ledger.from);
+            // One that began before counts from its beginning.
+            let longest_ns =
+                block.longest_ns.max(block.since.map_or(0, |since| ledger.to.since(since).as_nanos() as u64));
+            let one = by_place.entry((party.pid, block.tid, &party.comm, needs)).or_insert(Blocked {
+                party,
+                tid: block.tid,
+                needs,
+                ns: 0,
+                longest_ns: 0,
+                last: block,
+                from,
+                to: ledger.to,
+                goes_on: false,
+            });
+            one.ns = one.ns.saturating_add(block.ns);
+            one.longest_ns = one.longest_ns.max(longest_ns);
+            one.last = block;
+            one.from = one.from.min(from);
+            one.to = ledger.to;
+            one.goes_on = block.since.is_some();
+        }
+    }
+    let end = ledgers.last().map(|ledger| ledger.to);
+    let mut all: Vec<Blocked<'_>> = by_place.into_values().collect();
+    for one in &mut all {
+        one.goes_on &= Some(one.to) == end;
+    }
+    all.sort_by_key(|one| std::cmp::Reverse(one.longest_ns));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(functions: &[&str]) -> Vec<String> {
+        functions.iter().map(|function| (*function).to_owned()).collect()
+    }
+
+    #[test]
+    fn the_stack_tells_what_it_needs() {
+        for (functions, expected) in [
+            (&["percpu_rwsem_wait", "__percpu_down_read", "vfs_write"][..], Needs::FrozenFileSystem),
+            (&["io_schedule", "folio_wait_bit_common", "filemap_read"], Needs::Storage),
+            (&["rpc_wait_bit_killable", "nfs4_proc_getattr"], Needs::Network),
+            (&["wait_for_vfork_done", "kernel_clone"], Needs::OnPurpose),
+            (&["rwsem_down_read_slowpath", "exit_mm"], Needs::Lock),
+            (&["io_schedule_timeout", "throttle_direct_reclaim"], Needs::Memory),
+            (&[], Needs::Unknown),
+        ] {
+            assert_eq!(needs(&stack(functions)), expected, "{functions:?}");
+        }
+    }
+}
