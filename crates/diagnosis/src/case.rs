@@ -3,10 +3,9 @@
 use crate::cgroup_paths::cgroup_name;
 use crate::code::Code;
 use crate::cores::Cores;
-use crate::cores::threads::OBSERVER;
 use crate::finding::Finding;
 use crate::kernel_work::Work;
-use crate::rules::zombie_memcgs;
+use crate::rules::zombie_memcgs::Judged;
 use crate::units::cost::{UnitCost, costs};
 use crate::waits::losses::{Loss, losses};
 use crate::zombies::ZombieReport;
@@ -21,7 +20,7 @@ pub struct Case<'e> {
     /// What the rules found, worst first. Empty while they run.
     pub findings: Vec<Finding>,
     cores: OnceCell<Cores<'e>>,
-    zombies: OnceCell<Option<ZombieReport<'e>>>,
+    zombies: OnceCell<Option<Judged<'e>>>,
     unit_costs: OnceCell<BTreeMap<String, UnitCost>>,
     losses: OnceCell<Option<Vec<Loss>>>,
 }
@@ -47,14 +46,19 @@ impl<'e> Case<'e> {
         Work::of(self.evidence)
     }
 
-    /// `None` if nothing looked for dead cgroups.
+    /// The dead cgroups that the rule on them judges; `None` if they were not counted.
+    pub fn judged_zombies(&self) -> Option<&Judged<'e>> {
+        self.zombies.get_or_init(|| Judged::of(self.evidence)).as_ref()
+    }
+
+    /// Those by name; `None` if nothing looked for dead cgroups, or too long ago.
     pub fn zombies(&self) -> Option<&ZombieReport<'e>> {
-        self.zombies.get_or_init(|| zombie_memcgs::current(self.evidence)).as_ref()
+        self.judged_zombies()?.report.as_ref()
     }
 
     /// Dead and live memory cgroups; `None` if they were not counted.
     pub fn memcgs(&self) -> Option<(u64, u64)> {
-        zombie_memcgs::dead_and_live(self.evidence, self.zombies())
+        self.judged_zombies().map(Judged::dead_and_live)
     }
 
     /// By unit name.
@@ -67,9 +71,10 @@ impl<'e> Case<'e> {
         self.losses.get_or_init(|| losses(self)).as_deref()
     }
 
+    /// Whether it is this coroner, or another beside it.
     pub fn is_observer(&self, pid: u32) -> bool {
         let process = self.evidence.processes.iter().rev().find(|process| process.pid == pid);
-        process.is_some_and(|process| process.comm == OBSERVER)
+        self.evidence.is_observer(pid, process.map(|process| process.started))
     }
 
     /// Where a process belongs, to follow its name: ` of train.service`, ` of pod 6f9b…`, ` in cgroup /a`; empty if unknown or the root.

@@ -42,12 +42,13 @@ pub use glob::glob_matches;
 pub use kernel_work::{KernelWork, WorkKind, WorkRow};
 pub use log::LogLine;
 pub use nic::{MapSource, Nic, NicQueue, QueueKind};
-pub use tasks::{Process, RayProcess, Thread, ThreadKey, ThreadSample};
+pub use tasks::{MemoryHolder, Observer, Process, RayProcess, Thread, ThreadKey, ThreadSample};
 pub use time::{Clocks, Time, Window};
 pub use units::{ChildExits, Container, Unit, UnitLogLine, UnitSockets};
 pub use waits::{Account, Block, CgroupWeight, Charge, LedgerMethod, Party, Runner, WaitLedger};
 pub use zombies::{
-    Born, CgroupChurn, Charged, DeadBelow, Hold, Maker, PinningFile, TriedInVain, Zombie, ZombieMethod, ZombieScan,
+    Born, CgroupChurn, CgroupFate, Charged, DeadBelow, Hold, Maker, PinningFile, TriedInVain, Zombie, ZombieMethod,
+    ZombieScan,
 };
 
 /// Everything seen of one node over some time.
@@ -65,6 +66,12 @@ pub struct Evidence {
     pub threads: Vec<Thread>,
     /// CPU use of threads. The first look has every thread; later ones only those that ran or want to run.
     pub thread_samples: Vec<ThreadSample>,
+    /// Processes that observe. Empty in recordings of versions that did not record them.
+    #[serde(default)]
+    pub observers: Vec<Observer>,
+    /// The processes with the most memory, from each look.
+    #[serde(default)]
+    pub memory_holders: Vec<MemoryHolder>,
     /// All plain counters and gauges of the kernel.
     pub counters: Counters,
     /// Network devices, mapping queue → interrupt or NAPI thread → core.
@@ -79,6 +86,9 @@ pub struct Evidence {
     pub zombie_scans: Vec<ZombieScan>,
     /// Who created and removed memory cgroups.
     pub cgroup_churn: Vec<CgroupChurn>,
+    /// What became of the memory cgroups that were created meanwhile.
+    #[serde(default)]
+    pub cgroup_fates: Vec<CgroupFate>,
     /// What the kernel was working on. Oldest first.
     pub kernel_work: Vec<KernelWork>,
     /// Who waited for a core, and who had it meanwhile. Oldest first.
@@ -152,6 +162,8 @@ impl Evidence {
         self.processes.extend(later.processes);
         self.threads.extend(later.threads);
         self.thread_samples.extend(later.thread_samples);
+        self.observers.extend(later.observers);
+        self.memory_holders.extend(later.memory_holders);
         self.counters.append(later.counters);
         self.nics.extend(later.nics);
         self.cgroup_mounts.extend(later.cgroup_mounts);
@@ -159,6 +171,7 @@ impl Evidence {
         self.stat_reads.extend(later.stat_reads);
         self.zombie_scans.extend(later.zombie_scans);
         self.cgroup_churn.extend(later.cgroup_churn);
+        self.cgroup_fates.extend(later.cgroup_fates);
         self.kernel_work.extend(later.kernel_work);
         self.waits.extend(later.waits);
         self.log.extend(later.log);
@@ -193,6 +206,19 @@ impl Evidence {
         let from = self.core_times.first()?.at;
         let to = self.core_times.last()?.at;
         Some(Window { from, to })
+    }
+
+    /// Whether a process observes rather than works: this coroner, or another beside it. `started` tells it from an earlier process with the
+    /// same id.
+    ///
+    /// Recordings of versions that did not record their own pid have nothing but the name.
+    pub fn is_observer(&self, pid: u32, started: Option<u64>) -> bool {
+        const UNRECORDED: &str = "coroner";
+        if self.observers.is_empty() {
+            let process = self.processes.iter().rev().find(|process| process.pid == pid);
+            return process.is_some_and(|process| process.comm == UNRECORDED);
+        }
+        self.observers.iter().any(|o| o.pid == pid && started.is_none_or(|started| o.started == started))
     }
 
     /// Notes that something could not be seen.

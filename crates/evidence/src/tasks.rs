@@ -43,6 +43,28 @@ pub struct RayProcess {
     pub entry_point: Option<String>,
 }
 
+/// A process that observes: the one that made this evidence, or another coroner beside it. Known by its pid and its program file; anybody
+/// may call a process `coroner`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Observer {
+    pub at: Time,
+    pub pid: u32,
+    /// Ticks (1/100 s) after boot.
+    pub started: u64,
+}
+
+/// How much memory a process has: one of those with the most.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryHolder {
+    pub at: Time,
+    pub pid: u32,
+    /// Ticks (1/100 s) after boot.
+    pub started: u64,
+    pub comm: String,
+    /// Resident, shared pages included (field `rss` of /proc/PID/stat).
+    pub resident_bytes: u64,
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
     pub at: Time,

@@ -255,3 +255,25 @@ pub struct Maker {
     /// Its memory cgroup.
     pub cgroup: Option<String>,
 }
+
+/// What became of the memory cgroups that one process created while it was watched, followed by their ids.
+///
+/// [`CgroupChurn`] counts who acts: the one who removes a cgroup may not have created it, and the kernel frees it later on its own. This
+/// tells creators whose cgroups stay from those whose cgroups are freed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupFate {
+    pub from: Time,
+    pub to: Time,
+    /// As in [`CgroupChurn`].
+    pub parent: String,
+    pub pattern: String,
+    /// Of those it created: how many were created, removed and freed within this time, by whomever.
+    pub born: u64,
+    pub removed: u64,
+    pub freed: u64,
+    /// Ids of those that were removed but not freed at the end, as [`Zombie::id`]. Each is reported once.
+    pub left: Vec<u64>,
+    /// Those reported in `left` earlier that were freed after all.
+    pub left_freed: Vec<u64>,
+    pub maker: Maker,
+}

@@ -9,6 +9,9 @@ pub struct Truth {
     pub expect: Vec<Expected>,
     /// Codes that must not be found at all.
     pub forbid: Vec<String>,
+    /// Processes that did no harm: no finding may blame one, and no verdict.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub innocent: Vec<String>,
     /// Nothing worse than this may be found; absent if a problem is expected.
     pub max_severity: Option<String>,
     /// The expected verdicts; if the list is empty, there must be none. Absent in truths from before there were verdicts: then they
@@ -133,6 +136,11 @@ impl Truth {
 
     pub fn forbid(mut self, codes: &[&str]) -> Truth {
         self.forbid.extend(codes.iter().map(|&c| c.to_owned()));
+        self
+    }
+
+    pub fn innocent(mut self, process: impl Into<String>) -> Truth {
+        self.innocent.push(process.into());
         self
     }
 

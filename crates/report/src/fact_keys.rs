@@ -141,6 +141,8 @@ keys! {
     SwappedOut swapped_out Plain "pages swapped out (pswpout) within {over}";
     MemoryAvailable memory_available Bytes "MemAvailable";
     MemoryTotal memory_total Bytes "MemTotal";
+    ResidentMemory resident_memory Bytes "resident memory of {of}";
+    SharedMemory shared_memory Bytes "Shmem (tmpfs, /dev/shm and shared memory)";
     LimitHits limit_hits Plain "limit hits within {over}";
     Usage usage Bytes "usage";
     Limit limit Bytes "limit";
@@ -161,6 +163,8 @@ keys! {
     HeldBy held_by Bytes "memory held by {of}";
     PinnedIn pinned_in Bytes "of that, in {of}";
     CgroupsMadeBy cgroups_made_by Cgroups "made by {of}";
+    CgroupsLeftBy cgroups_left_by Cgroups "of these, dead and not freed, made by {of}";
+    DeadBefore dead_before Plain "dead cgroups that were there before watching began";
     DeadCost dead_cost Plain "cost: {of}";
     LiveCgroups live_cgroups Plain "live cgroups";
     LiveCgroupsAtLeast live_cgroups_at_least Plain "live cgroups, at least";

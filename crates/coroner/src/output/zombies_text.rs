@@ -268,6 +268,11 @@ fn maker_words(share: &MakerShare, with_place: bool) -> String {
         count(share.removed),
         tenths(share.per_minute)
     );
+    match share.left {
+        Some(0) => text.push_str(", none stays"),
+        Some(left) => text.push_str(&format!(", {} dead and not freed", count(left))),
+        None => {}
+    }
     if with_place {
         text.push_str(&format!(", below {} as {}", share.parent, share.pattern));
     }

@@ -242,7 +242,7 @@ impl<'a> Cores<'a> {
             // A niced thread asked to run last: waiting for ordinary ones does not harm it.
             let humble = victim.who.nice > 0 && !by_rank;
             // We are not the patient. But if a real-time thread kept us off, it kept everybody off.
-            let ourselves = self.threads.lines[victim.line].is_observer() && !by_rank;
+            let ourselves = self.threads.lines[victim.line].observer && !by_rank;
             !is_owner && !humble && !ourselves
         });
         victims

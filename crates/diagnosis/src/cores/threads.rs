@@ -5,9 +5,6 @@ use coroner_evidence::{CoreSet, Evidence, Process, Thread, ThreadKey, ThreadSamp
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// Our own name: our threads are no victims, and observer-cost reports what they cost.
-pub const OBSERVER: &str = "coroner";
-
 /// A thread, with everything that tells a person whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Who {
@@ -113,6 +110,8 @@ pub struct ThreadLine<'a> {
     pub key: ThreadKey,
     pub about: Option<&'a Thread>,
     pub process: Option<&'a Process>,
+    /// One of our own threads, or of another coroner.
+    pub observer: bool,
     /// By time. A thread born while we watched begins with a sample of zeros at its birth.
     pub samples: Vec<ThreadSample>,
 }
@@ -140,16 +139,12 @@ impl ThreadLine<'_> {
             rt_priority: self.about.map_or(0, |t| t.rt_priority),
             nice: self.about.map_or(0, |t| t.nice),
             affinity: self.about.and_then(|t| t.affinity.clone()),
-            observer: self.is_observer(),
+            observer: self.observer,
         }
     }
 
     pub fn is_kernel(&self) -> bool {
         self.about.is_some_and(|t| t.kernel)
-    }
-
-    pub fn is_observer(&self) -> bool {
-        self.process.is_some_and(|p| p.comm == OBSERVER) || self.about.is_some_and(|t| t.comm == OBSERVER)
     }
 
     /// The only core it may run on, where that is known.
@@ -209,7 +204,12 @@ impl<'a> Threads<'a> {
             let about = about.get(&key).copied();
             let pid = about.map_or(key.tid, |t| t.pid);
             let process = processes.get(&pid).copied();
-            ThreadLine { key, about, process, samples }
+            // Most processes are looked up only here, so that a recording with thousands of threads is not searched for each.
+            let observer = match evidence.observers.is_empty() {
+                true => process.is_some_and(|p| evidence.is_observer(p.pid, Some(p.started))),
+                false => evidence.is_observer(pid, process.map(|p| p.started)),
+            };
+            ThreadLine { key, about, process, observer, samples }
         };
         Threads { lines: samples_by_thread(evidence).into_iter().map(line).collect() }
     }

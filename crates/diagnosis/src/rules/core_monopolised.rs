@@ -384,4 +384,22 @@ mod tests {
         assert!(matches!(examine(&Case::of(&blind)), Answer::CannotTell { .. }));
         assert!(matches!(examine(&Case::of(&Evidence::default())), Answer::CannotTell { .. }));
     }
+
+    #[test]
+    fn a_hog_is_blamed_even_if_it_is_called_coroner() {
+        let hog = || {
+            Actor::new(4711, "coroner", 1)
+                .fifo(50)
+                .pinned()
+                .until(99.0, Doing::Turns { run: 0.95, wait: 0.05, slices: 1.0 })
+        };
+        let mut evidence = scene().with(hog()).with(throttled_victim(222, "ksoftirqd/1")).evidence();
+        let observer = |pid, started| coroner_evidence::Observer { pid, started, ..Default::default() };
+        evidence.observers = vec![observer(89, 5)];
+        assert_eq!(findings(&evidence)[0].ties.culprits[0].name(), "coroner[4711]");
+        evidence.observers = vec![observer(4711, 4)];
+        assert_eq!(findings(&evidence).len(), 1, "an earlier process with this pid was the observer");
+        evidence.observers = vec![observer(4711, 5)];
+        assert_eq!(findings(&evidence), []);
+    }
 }

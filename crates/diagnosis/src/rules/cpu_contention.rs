@@ -95,7 +95,7 @@ fn waiting(cores: &Cores, watched_ns: f64) -> (f64, Vec<(String, f64)>) {
     for (line, ns) in cores.waits.by_line(&cores.threads) {
         let who = cores.threads.lines[line].who();
         let humble = who.nice > 0 || matches!(who.class, SchedulingClass::Idle | SchedulingClass::Batch);
-        if !humble && !cores.threads.lines[line].is_observer() {
+        if !humble && !cores.threads.lines[line].observer {
             *by_command.entry(who.comm).or_default() += ns as f64 / watched_ns.max(1.0);
         }
     }

@@ -11,10 +11,10 @@ use crate::case::Case;
 use crate::cgroup_paths::{cgroup_name, cgroup_owner, is_same_or_below};
 use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
-use crate::ties::Ties;
+use crate::ties::{Task, Ties};
 use crate::units::paths::operand;
 use crate::words::{bytes, count, duration_words, list, percent, plural, times};
-use coroner_evidence::{CgroupOwner, Evidence, Source, Time, probe};
+use coroner_evidence::{CgroupOwner, Evidence, MemoryHolder, Source, Time, probe};
 use std::time::Duration;
 
 /// Share of time in which nothing could run because everything waited for memory (`full`). systemd-oomd kills at 60 % over 30 s;
@@ -39,6 +39,13 @@ const AT_LIMIT: f64 = 0.95;
 /// Fewer hits are just a cache that grows up to its limit.
 const LIMIT_HITS_PER_SECOND: f64 = 10.0;
 const CGROUPS_SHOWN: usize = 5;
+
+/// How many of the largest processes are named.
+const HOLDERS_SHOWN: usize = 3;
+/// A process that holds half of what is in use is the reason that it is short.
+const HOLDS_MOST: f64 = 0.5;
+/// Shared memory is worth knowing from a quarter of all memory on.
+const MUCH_SHARED: u64 = 4;
 
 #[derive(Debug, Default)]
 struct Reclaim {
@@ -111,13 +118,18 @@ pub fn examine(case: &Case<'_>) -> Answer {
     if let Some(severity) = severity
         && !blame_cgroups
     {
-        findings.push(node_finding(severity, &reclaim, some, full, window, compacts && !node_reclaims, facts.clone()));
+        let mut finding =
+            node_finding(severity, &reclaim, some, full, window, compacts && !node_reclaims, facts.clone());
+        if node_reclaims || !compacts {
+            name_holders(case, &mut finding);
+        }
+        findings.push(finding);
     }
     let cgroup_severity = if blame_cgroups { severity.unwrap_or(Severity::Info) } else { Severity::Info };
     findings.extend(
         cgroups.iter().take(CGROUPS_SHOWN).map(|c| cgroup_finding(c, cgroup_severity, some, full, window, &facts)),
     );
-    Answer::from_findings(findings, || fine(&reclaim, some, full, window))
+    Answer::from_findings(findings, || fine(evidence, &reclaim, some, full, window))
 }
 
 fn reclaim(evidence: &Evidence) -> Reclaim {
@@ -274,6 +286,48 @@ fn node_finding(
     }
 }
 
+/// Who has the memory: the largest processes of the last look, and shared memory, which may belong to none of them.
+fn name_holders(case: &Case<'_>, finding: &mut Finding) {
+    let evidence = case.evidence;
+    let total = evidence.counters.last(Source::Meminfo, "", "MemTotal");
+    let available = evidence.counters.last(Source::Meminfo, "", "MemAvailable");
+    let last = evidence.memory_holders.iter().map(|holder| holder.at).max();
+    let mut holders: Vec<&MemoryHolder> =
+        evidence.memory_holders.iter().filter(|holder| Some(holder.at) == last).collect();
+    holders.sort_by_key(|holder| std::cmp::Reverse(holder.resident_bytes));
+    let task = |holder: &MemoryHolder| Task { tid: holder.pid, pid: holder.pid, comm: holder.comm.clone() };
+    let source = "/proc/PID/stat, rss";
+    for holder in holders.iter().take(HOLDERS_SHOWN) {
+        let bytes = holder.resident_bytes;
+        finding.evidence.push(Fact::new(FactKey::ResidentMemory, bytes, source).of(task(holder).name()));
+    }
+    let shared = evidence.counters.last(Source::Meminfo, "", "Shmem");
+    if let Some(shared) = shared.filter(|shared| total.is_some_and(|total| *shared >= total / MUCH_SHARED)) {
+        finding.evidence.push(Fact::new(FactKey::SharedMemory, shared, "/proc/meminfo"));
+        finding.detail.push_str(&format!(" Shared memory and files in tmpfs take {}.", bytes(shared)));
+    }
+    let Some(largest) = holders.first() else {
+        finding.detail.push_str(" Who holds the memory was not seen.");
+        return;
+    };
+    let used = total.zip(available).map(|(total, available)| total.saturating_sub(available));
+    let of = total.map(|total| format!(" of {}", bytes(total))).unwrap_or_default();
+    let home = case.home_of(largest.pid);
+    let held = bytes(largest.resident_bytes);
+    finding.detail.push_str(&format!(" Most memory is held by {}{home}: {held}{of}.", task(largest).name()));
+    // With less, it is just the largest of many.
+    if used.is_some_and(|used| largest.resident_bytes as f64 >= HOLDS_MOST * used as f64) {
+        finding.ties.culprits.push(task(largest));
+        let process = evidence.processes.iter().rev().find(|process| process.pid == largest.pid);
+        finding.ties.units.extend(process.and_then(|process| process.owner.unit.clone()));
+        finding.remedy = format!(
+            "{} holds {held}: give it a memory limit, or make it use less. {}",
+            task(largest).name(),
+            finding.remedy
+        );
+    }
+}
+
 fn cgroup_finding(
     c: &AtLimit,
     severity: Severity,
@@ -335,20 +389,24 @@ fn cgroup_finding(
     }
 }
 
-fn fine(reclaim: &Reclaim, some: Option<f64>, full: Option<f64>, window: Duration) -> String {
+fn fine(evidence: &Evidence, reclaim: &Reclaim, some: Option<f64>, full: Option<f64>, window: Duration) -> String {
     let n = |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), count);
+    let limited = evidence.counters.subjects(Source::CgroupMemory).into_iter().count() as u64;
     format!(
-        "memory {}; pages scanned by the node: direct reclaim {}, kswapd {}",
+        "memory {}; pages scanned by the node: direct reclaim {}, kswapd {}; {} checked for their own limits",
         pressure_words(some, full, window),
         n(reclaim.direct_scanned),
         n(reclaim.kswapd_scanned),
+        plural(limited, "cgroup", "cgroups")
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::test_evidence::{END, cannot_tell, fact, findings, fine as is_fine, one, start, watched};
+    use crate::rules::test_evidence::{
+        END, cannot_tell, fact, fact_of, findings, fine as is_fine, one, start, watched,
+    };
 
     /// A node watched for 10 s in which these counters rose.
     fn with(moves: &[(Source, &str, &str, u64)]) -> Evidence {
@@ -471,5 +529,48 @@ mod tests {
         let mut short = with(&[vm("pgscan_direct", 0)]);
         short.core_times.pop();
         assert!(cannot_tell(examine(&Case::of(&short))).0.contains("less than a second"));
+    }
+
+    fn short_of_memory(holders: &[(u64, u32, &str, u64)]) -> Evidence {
+        let mut evidence = with(&[vm("pgscan_direct", 500_000), psi("some_us", 6_000), psi("full_us", 2_000)]);
+        for (name, bytes) in [("MemTotal", 24 << 30), ("MemAvailable", 1 << 30), ("Shmem", 1 << 30)] {
+            evidence.counters.push(Source::Meminfo, "", name, END, bytes);
+        }
+        let holder = |(second, pid, comm, bytes): &(u64, u32, &str, u64)| MemoryHolder {
+            at: start(*second),
+            pid: *pid,
+            started: 1,
+            comm: (*comm).to_owned(),
+            resident_bytes: *bytes,
+        };
+        evidence.memory_holders = holders.iter().map(holder).collect();
+        evidence
+    }
+
+    #[test]
+    fn who_holds_most_of_the_memory_is_named() {
+        let holders = [(10, 70, "hog", 1 << 30), (1, 80, "small", 100 << 20), (1, 70, "hog", 21 << 30)];
+        let f = one(examine(&Case::of(&short_of_memory(&holders))));
+        assert!(f.detail.contains("Most memory is held by hog[70]: 21.0 GiB of 24.0 GiB."), "{}", f.detail);
+        assert_eq!(fact_of(&f, FactKey::ResidentMemory, "hog[70]"), 21_u64 << 30);
+        assert_eq!(fact_of(&f, FactKey::ResidentMemory, "small[80]"), 100_u64 << 20);
+        assert_eq!(f.ties.culprits[0].name(), "hog[70]");
+        assert!(f.remedy.starts_with("hog[70] holds 21.0 GiB"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn the_largest_of_many_is_named_but_not_blamed() {
+        let f = one(examine(&Case::of(&short_of_memory(&[(1, 70, "job", 5 << 30), (1, 71, "job", 4 << 30)]))));
+        assert_eq!(f.ties.culprits, []);
+        assert_eq!(fact_of(&f, FactKey::ResidentMemory, "job[70]"), 5_u64 << 30);
+        assert!(f.detail.contains("held by job[70]: 5.0 GiB"), "{}", f.detail);
+        // It may be in files of a tmpfs, which belong to nobody.
+        let mut shared = short_of_memory(&[(1, 70, "job", 1 << 30)]);
+        shared.counters.push(Source::Meminfo, "", "Shmem", END + Duration::from_secs(1), 20_u64 << 30);
+        let f = one(examine(&Case::of(&shared)));
+        assert_eq!(fact(&f, FactKey::SharedMemory), 20_u64 << 30);
+        assert!(f.detail.contains("files in tmpfs take 20.0 GiB"), "{}", f.detail);
+        let f = one(examine(&Case::of(&short_of_memory(&[]))));
+        assert!(f.detail.contains("Who holds the memory was not seen."), "{}", f.detail);
     }
 }

@@ -5,7 +5,6 @@
 
 use crate::case::Case;
 use crate::code::Code;
-use crate::cores::threads::OBSERVER;
 use crate::finding::{Answer, Finding, Severity, Subject};
 use crate::kernel_work::{ProcessWork, not_sampled};
 use crate::words::percent;
@@ -25,7 +24,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let Some(work) = case.work() else { return not_sampled(evidence) };
     let of = |kind: WorkKind| {
         let processes = work.processes(move |row| row.kind == kind && row.pid != 0);
-        processes.into_iter().filter(|process| process.thread.comm != OBSERVER).collect::<Vec<_>>()
+        processes.into_iter().filter(|process| !case.is_observer(process.thread.pid)).collect::<Vec<_>>()
     };
     let (tables, files) = (of(WorkKind::PageTables), of(WorkKind::Kernfs));
     let mut findings: Vec<Finding> = Vec::new();
@@ -85,6 +84,7 @@ mod tests {
     use crate::kernel_work::test_work::{row, second};
     use crate::rules::test_evidence::{cannot_tell, fine, one, start, watched};
     use coroner_evidence::Evidence;
+    use coroner_evidence::Observer;
     use std::time::Duration;
 
     /// Ten seconds in which a process has this many of 100 samples per second in this work.
@@ -132,8 +132,12 @@ mod tests {
     }
 
     #[test]
-    fn coroner_itself_is_not_reported() {
-        fine(examine(&Case::of(&watching("coroner", WorkKind::PageTables, &[90; 10]))));
+    fn coroner_itself_is_not_reported_but_whoever_has_its_name_is() {
+        let mut evidence = watching("coroner", WorkKind::PageTables, &[90; 10]);
+        evidence.observers = vec![Observer { pid: 800, ..Observer::default() }];
+        fine(examine(&Case::of(&evidence)));
+        evidence.observers[0].pid = 801;
+        assert_eq!(one(examine(&Case::of(&evidence))).subject.name, "coroner[800]");
     }
 
     #[test]

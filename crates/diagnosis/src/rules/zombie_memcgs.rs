@@ -8,10 +8,11 @@ use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::memcg_size::MemcgSize;
-use crate::ties::Ties;
-use crate::words::{bytes, count, duration_words, rate};
-use crate::zombies::{self, Growth, MakerShare, ZombieReport, cost};
-use coroner_evidence::{About, CgroupCensus, Evidence, StatRead, ZombieScan, probe};
+use crate::ties::{Ties, When};
+use crate::words::{bytes, count, duration_words, plural, rate};
+use crate::zombies::growth::{self, Peak};
+use crate::zombies::{self, Growth, MakerShare, ZombieReport, cost, makers};
+use coroner_evidence::{About, CgroupCensus, Evidence, StatRead, Time, ZombieScan, probe};
 use std::time::Duration;
 
 /// An idle machine keeps about 40 after boot (units that ran once); this is more than booting leaves.
@@ -29,18 +30,32 @@ const TOO_MANY: u64 = 10_000;
 /// Fewer come and go on a busy node.
 const CHANGED: u64 = 20;
 
+/// Whoever left a smaller part of those that stay is not named.
+const WORTH_NAMING: f64 = 0.1;
+
 /// What the finding says of those that a scan named.
 pub mod named;
 
 pub fn examine(case: &Case<'_>) -> Answer {
     let evidence = case.evidence;
-    let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
-    let report = zombies::report(evidence);
-    let counted = Counts::of(census, report.as_ref());
-    let Some(counts) = counted else { return not_counted(evidence, census) };
-    let Counts { dead, live, .. } = counts;
+    let Some(judged) = case.judged_zombies() else {
+        return not_counted(evidence, evidence.cgroup_censuses.iter().max_by_key(|c| c.at));
+    };
+    let Counts { dead, live, .. } = judged.counts;
     if dead < WORTH_KNOWING {
-        return Answer::Fine(format!("{} dead and {} live memory cgroups", count(dead), count(live)));
+        let (peak, over) = (growth::peak(evidence), evidence.window().map(|window| window.length()));
+        let at_most = match (peak, over) {
+            (Some(peak), Some(over)) if peak.counts > 1 => {
+                format!(
+                    "; at most {} dead in {} within {}",
+                    count(peak.dead),
+                    plural(peak.counts as u64, "count", "counts"),
+                    duration_words(over)
+                )
+            }
+            _ => String::new(),
+        };
+        return Answer::Fine(format!("{} dead and {} live memory cgroups{at_most}", count(dead), count(live)));
     }
     let slow = slow_memcg_stat::slowest(evidence);
     let many = dead >= MANY && dead >= live.saturating_mul(DEAD_PER_LIVE);
@@ -50,17 +65,93 @@ pub fn examine(case: &Case<'_>) -> Answer {
         (true, None) => Severity::Warning,
         (false, _) => Severity::Info,
     };
-    let (current, outdated) = match report {
-        Some(report) if is_outdated(report.scan, census) => (None, Some(report)),
-        report => (report, None),
-    };
-    Answer::Findings(vec![finding(evidence, census, &counts, current.as_ref(), outdated.as_ref(), severity, slow)])
+    Answer::Findings(vec![finding(evidence, judged, severity, slow)])
 }
 
-/// The dead by name; `None` if the names are outdated.
-pub fn current(evidence: &Evidence) -> Option<ZombieReport<'_>> {
-    let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
-    zombies::report(evidence).filter(|report| !is_outdated(report.scan, census))
+/// The dead that this rule judges: those there are now, or, if they are gone, those there were at the worst time within the window.
+pub struct Judged<'e> {
+    counts: Counts,
+    census: Option<&'e CgroupCensus>,
+    /// The dead by name; `None` if there are no names, or outdated ones.
+    pub report: Option<ZombieReport<'e>>,
+    outdated: Option<ZombieReport<'e>>,
+    /// Set if there are far fewer now.
+    over: Option<Over>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Over {
+    peak: Peak,
+    now: u64,
+}
+
+impl<'e> Judged<'e> {
+    /// `None` if nobody could count them.
+    pub fn of(evidence: &'e Evidence) -> Option<Judged<'e>> {
+        let newest = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
+        let now = Judged::from(evidence, newest, zombies::report(evidence), None)?;
+        let peak = growth::peak(evidence).filter(|peak| peak.dead >= WORTH_KNOWING && now.counts.dead < peak.dead / 2);
+        let Some(peak) = peak else { return Some(now) };
+        let within = |at: Time| at >= peak.from && at <= peak.until;
+        let census = evidence.cgroup_censuses.iter().filter(|c| within(c.at)).max_by_key(|c| c.dying);
+        let scans = evidence.zombie_scans.iter().filter(|s| within(s.at) && s.dead.is_some());
+        let scan = scans.max_by_key(|s| (!s.zombies.is_empty(), s.dead));
+        let report = scan.map(|scan| zombies::report_of(evidence, scan, Some(peak.at)));
+        let over = Some(Over { peak, now: now.counts.dead });
+        Judged::from(evidence, census, report, over).or(Some(now))
+    }
+
+    fn from(
+        evidence: &Evidence,
+        census: Option<&'e CgroupCensus>,
+        report: Option<ZombieReport<'e>>,
+        over: Option<Over>,
+    ) -> Option<Judged<'e>> {
+        let counts = Counts::of(evidence, census, report.as_ref())?;
+        let (report, outdated) = match report {
+            Some(report) if is_outdated(evidence, report.scan, census) => (None, Some(report)),
+            report => (report, None),
+        };
+        Some(Judged { counts, census, report, outdated, over })
+    }
+
+    /// Whether there are far fewer now.
+    pub fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+
+    pub fn dead_and_live(&self) -> (u64, u64) {
+        (self.counts.dead, self.counts.live)
+    }
+
+    /// Whoever left dead cgroups while we watched, most first, with the number that each left; nobody if what they left, together with
+    /// those that have the same names, is less than half of all.
+    pub fn leakers(&self, evidence: &Evidence) -> Vec<MakerShare> {
+        let groups = || self.report.iter().flat_map(|report| &report.groups);
+        let mut leakers: Vec<MakerShare> = match evidence.cgroup_fates.is_empty() {
+            true => groups().flat_map(makers::leakers).cloned().collect(),
+            false => {
+                let scan = self.report.as_ref().or(self.outdated.as_ref()).map(|report| report.scan);
+                let until = self.over.map(|over| over.peak.at);
+                makers::shares_until(evidence, scan, until).into_iter().filter(MakerShare::leaks).collect()
+            }
+        };
+        let sum = |all: &mut dyn Iterator<Item = u64>| all.fold(0u64, u64::saturating_add);
+        let left = sum(&mut leakers.iter().filter_map(|share| share.left));
+        let with_their_names = groups().filter(|group| !makers::leakers(group).is_empty());
+        let alike = sum(&mut with_their_names.filter_map(|group| group.dead));
+        // Those that came after the scan are in no group.
+        let named = self.report.as_ref().and_then(|report| report.scan.dead).unwrap_or(0);
+        let since = left.min(self.counts.dead.saturating_sub(named));
+        if left.max(alike.saturating_add(since)) <= self.counts.dead / 2 {
+            return Vec::new();
+        }
+        let weight = |share: &MakerShare| share.left.unwrap_or(share.born);
+        leakers.sort_by_key(|share| std::cmp::Reverse(weight(share)));
+        let all = leakers.iter().fold(0u64, |sum, share| sum.saturating_add(weight(share)));
+        leakers.retain(|share| weight(share) as f64 >= WORTH_NAMING * all as f64);
+        leakers
+    }
 }
 
 fn not_counted(evidence: &Evidence, census: Option<&CgroupCensus>) -> Answer {
@@ -94,18 +185,14 @@ struct Counts {
     tracked_source: &'static str,
 }
 
-/// Dead and live memory cgroups, as this rule counts them.
-pub fn dead_and_live(evidence: &Evidence, report: Option<&ZombieReport<'_>>) -> Option<(u64, u64)> {
-    let census = evidence.cgroup_censuses.iter().max_by_key(|c| c.at);
-    Counts::of(census, report).map(|counts| (counts.dead, counts.live))
-}
-
 impl Counts {
-    /// The count of a scan that named them, so that the groups add up to it; else, or if much has changed since, that of the census.
-    fn of(census: Option<&CgroupCensus>, report: Option<&ZombieReport<'_>>) -> Option<Counts> {
+    /// The count of a scan that named them, so that the groups add up to it; else, or if others came or went since, that of the census.
+    fn of(evidence: &Evidence, census: Option<&CgroupCensus>, report: Option<&ZombieReport<'_>>) -> Option<Counts> {
         let scanned = || report.and_then(Counts::of_scan);
-        let named = report
-            .is_some_and(|r| r.scan.method.is_bpf() && r.scan.truncated.is_none() && !is_outdated(r.scan, census));
+        let is_current = |scan: &ZombieScan| {
+            !is_outdated(evidence, scan, census) && !later(scan, census).is_some_and(|dead| has_changed(scan, dead, 0))
+        };
+        let named = report.is_some_and(|r| r.scan.method.is_bpf() && r.scan.truncated.is_none() && is_current(r.scan));
         let counted = if named { scanned() } else { None };
         counted.or_else(|| census.and_then(Counts::of_census)).or_else(scanned)
     }
@@ -136,25 +223,32 @@ impl Counts {
     }
 }
 
-/// Whether a later census counted so many more or fewer that the scan is out of date. A recorder names them rarely, and a part of
-/// a recording may have names from its beginning only.
-fn is_outdated(scan: &ZombieScan, census: Option<&CgroupCensus>) -> bool {
-    let counted = census.filter(|census| census.at > scan.at).and_then(Counts::of_census);
-    let Some((now, then)) = counted.map(|counts| counts.dead).zip(scan.dead) else { return false };
-    now.abs_diff(then) > CHANGED.max(then / 4)
+/// How many a census counted after a scan.
+fn later(scan: &ZombieScan, census: Option<&CgroupCensus>) -> Option<u64> {
+    census.filter(|census| census.at > scan.at).and_then(Counts::of_census).map(|counts| counts.dead)
 }
 
-fn finding(
-    evidence: &Evidence,
-    census: Option<&CgroupCensus>,
-    counts: &Counts,
-    report: Option<&ZombieReport<'_>>,
-    outdated: Option<&ZombieReport<'_>>,
-    severity: Severity,
-    slow: Option<&StatRead>,
-) -> Finding {
+/// Whether there are so many more, beyond those known by id, or so many fewer that other names are needed.
+fn has_changed(scan: &ZombieScan, now: u64, known_since: u64) -> bool {
+    let Some(then) = scan.dead else { return false };
+    let unknown = if now > then { (now - then).saturating_sub(known_since) } else { then - now };
+    unknown > CHANGED.max(then / 4)
+}
+
+/// Whether a later census counted so many more or fewer that the scan is out of date. A recorder names them rarely, and a part of
+/// a recording may have names from its beginning only. Those whose makers were seen since then do not count: they are known.
+fn is_outdated(evidence: &Evidence, scan: &ZombieScan, census: Option<&CgroupCensus>) -> bool {
+    let Some(now) = later(scan, census) else { return false };
+    let since = evidence.cgroup_fates.iter().filter(|row| row.to > scan.at);
+    has_changed(scan, now, since.map(|row| row.left.len() as u64).sum())
+}
+
+fn finding(evidence: &Evidence, judged: &Judged<'_>, severity: Severity, slow: Option<&StatRead>) -> Finding {
+    let Judged { counts, census, over, .. } = judged;
+    let (report, outdated, census) = (judged.report.as_ref(), judged.outdated.as_ref(), *census);
     let Counts { dead, live, .. } = *counts;
-    let growth = zombies::growth::growth(evidence);
+    let leakers = judged.leakers(evidence);
+    let growth = growth::growth(evidence);
     let (memory, more) = match cost::estimate(evidence, dead, counts.tracked) {
         Some(estimate) => (estimate, ""),
         None => (dead.saturating_mul(MemcgSize::estimate(None, 1, 1).total()), ", more on nodes with many cores"),
@@ -174,7 +268,17 @@ fn finding(
         bytes(memory),
     );
     match report {
-        Some(report) => detail.push_str(&format!("{}{}", named::detail(report), named::what_they_cost(report))),
+        Some(report) => {
+            if dead != report.scan.dead.unwrap_or(dead) {
+                detail.push_str(&format!("When they were named there were {}. ", count(report.scan.dead.unwrap_or(0))));
+            }
+            detail.push_str(&format!(
+                "{}{}{} ",
+                named::detail(report),
+                named::who_made_them(evidence, dead, &report.makers, &leakers, true),
+                report.cost.matters
+            ));
+        }
         None => {
             if let Some(parent) = parent {
                 detail.push_str(&format!("Most died below {}. ", parent.path));
@@ -184,26 +288,36 @@ fn finding(
                     "They were last named {} before this count, when there were {}; which came or went since then is unknown. {}",
                     duration_words(census.at.since(outdated.scan.at)),
                     count(outdated.scan.dead.unwrap_or(0)),
-                    named::makers_seen(outdated)
+                    named::who_made_them(evidence, dead, &outdated.makers, &leakers, false)
                 ));
             }
             detail.push_str(&what_reads_say(evidence, slow));
         }
     }
-    match &growth {
-        Growth::Growing { by, over } => detail.push_str(&format!(
+    match (&growth, over) {
+        (_, Some(Over { peak, now })) => detail.push_str(&format!(
+            "There were {} or more {}; {} now.",
+            count(peak.dead.div_ceil(2)),
+            time_words(evidence, peak),
+            match now {
+                0 => "there are none".to_owned(),
+                1 => "there is 1".to_owned(),
+                n => format!("there are {}", count(*n)),
+            }
+        )),
+        (Growth::Growing { by, over }, None) => detail.push_str(&format!(
             "Growing: {} more in {} ({} at this rate).",
             count(*by),
             duration_words(*over),
             per_hour(*by, *over)
         )),
-        Growth::Steady { over } => {
+        (Growth::Steady { over }, None) => {
             detail.push_str(&format!("Not growing in the {} we watched.", duration_words(*over)))
         }
-        Growth::TooShort => detail.push_str("Watched too briefly to say whether their number grows."),
+        (Growth::TooShort, None) => detail.push_str("Watched too briefly to say whether their number grows."),
     }
     let uptime = evidence.clocks.last().map(|c| Duration::from_nanos(c.boot_ns)).filter(|u| u.as_secs() >= 600);
-    if let Some(uptime) = uptime {
+    if let Some(uptime) = uptime.filter(|_| over.is_none()) {
         detail.push_str(&format!(
             " Over the {} since boot, that is {} on average.",
             duration_words(uptime),
@@ -216,7 +330,7 @@ fn finding(
         facts.push(Fact::new(FactKey::TrackedMemcgs, tracked, counts.tracked_source));
     }
     facts.push(Fact::new(FactKey::LiveMemcgs, live, counts.live_source.clone()));
-    if let Growth::Growing { by, over } = growth {
+    if let (Growth::Growing { by, over }, None) = (growth, over) {
         facts.push(Fact::new(FactKey::DeadMemcgsMore, by, counts.dead_source.clone()).over(over));
     }
     if let Some((parent, dying)) = parent.and_then(|parent| Some((parent, parent.dying?))) {
@@ -225,30 +339,72 @@ fn finding(
     if let Some(report) = report {
         facts.extend(named::facts(report));
     }
+    facts.extend(named::maker_facts(evidence, dead, &leakers));
     let most = || parent.map_or_else(|| "memory cgroups".to_owned(), |p| p.path.clone());
     Finding {
         code: Code::ZombieMemcgs,
-        ties: ties(report),
+        ties: Ties { when: over.map(When::from), until: over.map(|over| over.peak.until), ..ties(report, &leakers) },
         severity,
         subject: report.and_then(named::subject).unwrap_or_else(|| Subject::new(SubjectKind::Node, most())),
-        title: format!("{} dead memory cgroups that the kernel cannot free ({} live ones)", count(dead), count(live)),
+        title: match over {
+            None => {
+                format!("{} dead memory cgroups that the kernel cannot free ({} live ones)", count(dead), count(live))
+            }
+            Some(Over { peak, .. }) => format!(
+                "{} dead memory cgroups that the kernel could not free, {} ({} live ones)",
+                count(dead),
+                time_words(evidence, peak),
+                count(live)
+            ),
+        },
         detail,
         evidence: facts,
-        remedy: report.and_then(named::remedy).unwrap_or_else(|| REMEDY.to_owned()),
+        remedy: report
+            .and_then(|report| named::remedy(report, &leakers, stands_still(evidence, &leakers)))
+            .unwrap_or_else(|| REMEDY.to_owned()),
     }
 }
 
-/// Of the group with most of them: its parent, its unit, and who made most of its new cgroups while we watched.
-fn ties(report: Option<&ZombieReport<'_>>) -> Ties {
-    let Some(group) = report.and_then(named::dominant) else { return Ties::default() };
-    let born = group.makers.iter().map(|share| share.born).sum::<u64>();
-    let maker = group.makers.iter().find(|share| share.maker.is_some() && share.born > born / 2);
-    let mut ties = maker.map(MakerShare::ties).unwrap_or_default();
-    ties.cgroups.push(group.parent.clone());
-    if let Some(unit) = &group.unit {
-        ties.units = vec![unit.clone()];
+/// Of the group with most of them: its parent and its unit; and whoever left most of them while we watched.
+fn ties(report: Option<&ZombieReport<'_>>, leakers: &[MakerShare]) -> Ties {
+    let mut ties = Ties::default();
+    for of_it in leakers.iter().map(MakerShare::ties) {
+        ties.culprits.extend(of_it.culprits);
+        ties.units.extend(of_it.units.into_iter().filter(|unit| !ties.units.contains(unit)).collect::<Vec<_>>());
+    }
+    if let Some(group) = report.and_then(named::dominant) {
+        ties.cgroups.push(group.parent.clone());
+        if let Some(unit) = &group.unit {
+            ties.units = vec![unit.clone()];
+        }
     }
     ties
+}
+
+impl From<Over> for When {
+    fn from(over: Over) -> When {
+        When { from: over.peak.from, to: over.peak.until, uncertainty: Duration::ZERO }
+    }
+}
+
+/// Nobody left any while we watched, and their number did not grow.
+fn stands_still(evidence: &Evidence, leakers: &[MakerShare]) -> bool {
+    !evidence.cgroup_fates.is_empty()
+        && leakers.is_empty()
+        && !matches!(growth::growth(evidence), Growth::Growing { .. })
+}
+
+/// `from 15:14:02Z until 15:14:40Z`
+fn time_words(evidence: &Evidence, peak: &Peak) -> String {
+    let clock = |at: Time| {
+        let wall = evidence.clocks.last()?.wall_of(at);
+        Some(jiff::Timestamp::from_nanosecond(wall.0.into()).ok()?.strftime("%H:%M:%SZ").to_string())
+    };
+    match (clock(peak.from), clock(peak.until)) {
+        (Some(from), Some(until)) if from == until => format!("at {from}"),
+        (Some(from), Some(until)) => format!("from {from} until {until}"),
+        _ => format!("for {}", duration_words(peak.until.since(peak.from))),
+    }
 }
 
 const REMEDY: &str = "Stop what makes them: a unit that crashloops (unit-crashloop), or whatever keeps restarting containers. That stops the \
@@ -281,7 +437,7 @@ mod tests {
     use super::*;
     use crate::rules::test_evidence::{END, cannot_tell, fact, fact_of, fine, one, start, watched};
     use crate::zombies::test_scan::{file, pin, scan};
-    use coroner_evidence::{CgroupChurn, Charged, CrowdedParent, Maker, Node, Source, Time};
+    use coroner_evidence::{CgroupChurn, CgroupFate, Charged, CrowdedParent, Maker, Node, Source};
 
     fn census(at: Time, live: u64, dead: u64) -> CgroupCensus {
         CgroupCensus {
@@ -507,5 +663,162 @@ mod tests {
         assert_eq!(f.evidence[0].source, "bpf-test-run");
         evidence.cgroup_censuses.clear();
         assert_eq!(fact(&one(examine(&Case::of(&evidence))), FactKey::LiveMemcgs), 50);
+    }
+
+    fn maker(pid: u32, comm: &str) -> Maker {
+        Maker { pid, comm: comm.into(), processes: 1, cgroup: Some("/init.scope".into()), ..Maker::default() }
+    }
+
+    /// A process made these while we watched, all were removed, and `left` of them are dead.
+    fn made(evidence: &mut Evidence, place: (&str, &str), maker: Maker, born: u64, left: std::ops::Range<u64>) {
+        let (parent, pattern) = (place.0.to_owned(), place.1.to_owned());
+        let freed = born - (left.end - left.start);
+        evidence.cgroup_churn.push(CgroupChurn {
+            from: start(5),
+            to: END,
+            parent: parent.clone(),
+            pattern: pattern.clone(),
+            example: pattern.replace('*', "1"),
+            born,
+            removed: born,
+            freed: 0,
+            maker: Some(maker.clone()),
+        });
+        let row = evidence.cgroup_churn[evidence.cgroup_churn.len() - 1].clone();
+        evidence.cgroup_churn.push(CgroupChurn { born: 0, removed: 0, freed, maker: None, ..row });
+        let left = left.collect();
+        evidence.cgroup_fates.push(CgroupFate {
+            from: start(5),
+            to: END,
+            parent,
+            pattern,
+            born,
+            removed: born,
+            freed,
+            left,
+            left_freed: Vec::new(),
+            maker,
+        });
+    }
+
+    #[test]
+    fn who_makes_most_and_frees_them_is_not_to_blame() {
+        // 500 were left by a program that is gone. Ids of a scan begin with 1000.
+        let mut evidence = with(50, 500);
+        evidence.zombie_scans = vec![scan((0..500).map(|i| format!("/batch/job-{i}")))];
+        made(&mut evidence, ("/batch", "job-*"), maker(40, "tidy"), 300, 0..0);
+        let f = one(examine(&Case::of(&evidence)));
+        assert_eq!((f.ties.culprits.len(), f.ties.units.len()), (0, 0), "{:?}", f.ties);
+        for words in [
+            "Of the 300 cgroups made while we watched, none stays",
+            "Not to blame: tidy[40] of init.scope (300 made, all freed)",
+        ] {
+            assert!(f.detail.contains(words), "{words}: {}", f.detail);
+        }
+        assert_eq!(fact(&f, FactKey::DeadBefore), 500);
+        assert!(!f.remedy.contains("tidy"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn what_was_removed_but_is_not_in_the_scan_does_not_stay() {
+        let mut evidence = with(50, 500);
+        evidence.zombie_scans = vec![scan((0..500).map(|i| format!("/batch/job-{i}")))];
+        // They were just being freed when the watch ended.
+        made(&mut evidence, ("/batch", "job-*"), maker(40, "tidy"), 300, 9_000..9_090);
+        let f = one(examine(&Case::of(&evidence)));
+        assert!(f.ties.culprits.is_empty(), "{:?}", f.ties);
+        // Without names there is nothing to compare with: a tenth may be just being freed, and most of the dead must be theirs.
+        evidence.zombie_scans.clear();
+        for (left, blamed) in [(30, 0), (60, 0), (260, 1)] {
+            evidence.cgroup_fates[0].left = (0..left).collect();
+            evidence.cgroup_fates[0].freed = 300 - left;
+            let f = one(examine(&Case::of(&evidence)));
+            assert_eq!(f.ties.culprits.len(), blamed, "{left} of 500");
+        }
+    }
+
+    #[test]
+    fn of_those_that_stay_each_maker_has_its_share() {
+        // Two leakers beside one that frees what it makes, all with the same names.
+        let mut evidence = with(50, 260);
+        evidence.zombie_scans = vec![scan((0..260).map(|i| format!("/batch/job-{i}")))];
+        made(&mut evidence, ("/batch", "job-*"), maker(40, "tidy"), 900, 0..0);
+        made(&mut evidence, ("/batch", "job-*"), maker(41, "leak-a"), 130, 1_000..1_130);
+        made(&mut evidence, ("/batch", "job-*"), maker(42, "leak-b"), 140, 1_130..1_260);
+        let f = one(examine(&Case::of(&evidence)));
+        let culprits: Vec<&str> = f.ties.culprits.iter().map(|task| task.comm.as_str()).collect();
+        assert_eq!(culprits, ["leak-b", "leak-a"], "of equals the one who made more");
+        assert_eq!(fact_of(&f, FactKey::CgroupsLeftBy, "leak-a[41] of init.scope"), 130);
+        assert_eq!(fact_of(&f, FactKey::CgroupsMadeBy, "leak-b[42] of init.scope"), 140);
+        for words in ["and all stay (50 % of those that stay)", "and 130 of them stay (50 % of those that stay)"] {
+            assert!(f.detail.contains(words), "{words}: {}", f.detail);
+        }
+        assert!(f.remedy.contains("leak-a[41]") && f.remedy.contains("leak-b[42]"), "{}", f.remedy);
+    }
+
+    #[test]
+    fn fast_growth_does_not_hide_who_makes_them() {
+        // Named at the beginning; twice as many at the end.
+        let mut evidence = with(50, 1_000);
+        evidence.zombie_scans = vec![ZombieScan { at: start(5), ..scan((0..500).map(|i| format!("/batch/job-{i}"))) }];
+        made(&mut evidence, ("/batch", "job-*"), maker(41, "leak-a"), 250, 5_000..5_250);
+        made(&mut evidence, ("/batch", "job-*"), maker(42, "leak-b"), 250, 5_250..5_500);
+        let f = one(examine(&Case::of(&evidence)));
+        assert_eq!(fact(&f, FactKey::DeadMemcgs), 1_000);
+        assert_eq!(f.ties.culprits.len(), 2, "{}", f.detail);
+        assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/batch"), "the names are still known");
+        for words in ["When they were named there were 500", "500 of the 1,000 were there before we looked"] {
+            assert!(f.detail.contains(words), "{words}: {}", f.detail);
+        }
+        // Without any names, too: most of them came while we watched.
+        evidence.zombie_scans.clear();
+        evidence.cgroup_censuses.insert(0, census(start(5), 50, 0));
+        evidence.cgroup_censuses[1].dying = Some(500);
+        let f = one(examine(&Case::of(&evidence)));
+        assert_eq!(f.ties.culprits.len(), 2, "{}", f.detail);
+    }
+
+    #[test]
+    fn those_there_before_are_counted_apart() {
+        let mut evidence = with(50, 6_106);
+        evidence.zombie_scans = vec![scan((0..6_106).map(|_| "/system.slice/ecs.service"))];
+        made(&mut evidence, ("/system.slice", "ecs.service"), maker(1, "systemd"), 103, 7_003..7_106);
+        let f = one(examine(&Case::of(&evidence)));
+        for words in [
+            "6,003 of the 6,106 were there before we looked. ",
+            "systemd[1] of init.scope made 103 cgroups for ecs.service (/system.slice/ecs.service) while we watched, and all stay. ",
+            "Those there before have the same names: probably the same made them. ",
+        ] {
+            assert!(f.detail.contains(words), "{words}: {}", f.detail);
+        }
+        assert_eq!(fact(&f, FactKey::DeadBefore), 6_003);
+        assert_eq!(f.ties.units, ["ecs.service"]);
+    }
+
+    #[test]
+    fn those_that_came_and_went_within_the_window_are_told_with_their_time() {
+        let mut evidence = watched(60);
+        evidence.cgroup_censuses = [(58, 10), (50, 2_500), (40, 4_001), (30, 3_900), (20, 12), (1, 12)]
+            .map(|(at, n)| census(start(at), 50, n))
+            .into();
+        evidence.zombie_scans = vec![
+            ZombieScan { at: start(39), ..scan((0..4_000).map(|i| format!("/batch/job-{i}"))) },
+            ZombieScan { at: start(2), ..scan((0..12).map(|i| format!("/old/x-{i}"))) },
+        ];
+        let f = one(examine(&Case::of(&evidence)));
+        assert_eq!(f.severity, Severity::Warning);
+        assert!(f.title.starts_with("4,000 dead memory cgroups that the kernel could not free, from "), "{}", f.title);
+        assert!(f.title.contains(" until "), "{}", f.title);
+        assert_eq!(f.subject, Subject::new(SubjectKind::Cgroup, "/batch"), "the names of then");
+        assert!(f.detail.ends_with("; there are 12 now."), "{}", f.detail);
+        assert_eq!(f.ties.until, Some(start(30)));
+        assert_eq!(f.ties.when.map(|when| (when.from, when.to)), Some((start(50), start(30))));
+        // Few at all times: fine, with the most there were.
+        for census in &mut evidence.cgroup_censuses {
+            census.dying = census.dying.map(|dead| dead / 50);
+        }
+        evidence.zombie_scans.remove(0);
+        let fine = fine(examine(&Case::of(&evidence)));
+        assert!(fine.starts_with("12 dead and 50 live memory cgroups; at most 80 dead in 7 counts within "), "{fine}");
     }
 }

@@ -19,9 +19,9 @@ const RECLAIM_EACH: Duration = Duration::from_micros(270);
 /// Nobody plans further ahead.
 const FURTHEST: f64 = 366.0 * 24.0;
 
-/// When dead cgroups that cost nothing yet will do harm, at the rate of their maker if known, else of all.
-/// `None` if they already do, or their number does not grow.
-pub fn when_zombies_hurt(case: &Case<'_>, own_per_hour: Option<f64>) -> Option<String> {
+/// When dead cgroups that cost nothing yet will do harm. `None` if they already do, or if their number was not seen to grow: that many were
+/// born in the last hour, or since boot, does not say that more will come.
+pub fn when_zombies_hurt(case: &Case<'_>) -> Option<String> {
     if case.findings_of(Code::MemcgWalk).next().is_some() || case.findings_of(Code::SlowMemcgStat).next().is_some() {
         return None;
     }
@@ -33,19 +33,18 @@ pub fn when_zombies_hurt(case: &Case<'_>, own_per_hour: Option<f64>) -> Option<S
         false => (RECLAIM_EACH, "each pass of memory reclaim"),
     };
     let hurts = (FELT.as_nanos() / each.as_nanos()) as u64;
+    // What is gone does no harm.
+    if case.judged_zombies().is_some_and(|judged| judged.is_over()) {
+        return None;
+    }
     if dead >= hurts {
         return Some(format!(
             "With {} dead cgroups, {who} takes a second or more of one core (measured on other nodes, not seen here).",
             count(dead)
         ));
     }
-    // The watched rate is better than that of the last hour, most of which may have been quiet.
-    let watched = || match growth(case.evidence) {
-        Growth::Growing { by, over } => Some(by as f64 * 3600.0 / over.as_secs_f64().max(1.0)),
-        Growth::Steady { .. } | Growth::TooShort => None,
-    };
-    let of_all = || case.zombies()?.per_hour.map(|rate| rate.value);
-    let per_hour = own_per_hour.or_else(watched).or_else(of_all).filter(|per_hour| *per_hour > 0.0)?;
+    let Growth::Growing { by, over } = growth(case.evidence) else { return None };
+    let per_hour = by as f64 * 3600.0 / over.as_secs_f64().max(1.0);
     let hours = (hurts - dead) as f64 / per_hour;
     if hours > FURTHEST {
         return None;

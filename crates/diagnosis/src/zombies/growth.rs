@@ -89,6 +89,36 @@ pub fn growth(evidence: &Evidence) -> Growth {
     }
 }
 
+/// When their number was highest, and from when until when it was at least half of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peak {
+    pub at: Time,
+    pub dead: u64,
+    pub from: Time,
+    pub until: Time,
+    /// Counts within the watched time.
+    pub counts: usize,
+}
+
+/// From all censuses and scans; `None` if none of them could count the dead.
+pub fn peak(evidence: &Evidence) -> Option<Peak> {
+    let counted = evidence.cgroup_censuses.iter().filter(|c| !c.truncated).map(|c| (c.at, c.dying));
+    let scanned = evidence.zombie_scans.iter().map(|s| (s.at, s.dead));
+    let dying = ["memory", "unified"].into_iter().flat_map(|tree| {
+        evidence.counters.points(Source::CgroupTree, tree, "dying").iter().map(|point| (point.at, Some(point.value)))
+    });
+    // What was before the window is its business only as the state at its beginning, which `growth` compares with.
+    let from = evidence.window().map_or(Time::default(), |window| window.from);
+    let points = counted.chain(scanned).chain(dying).filter(|(at, _)| *at >= from);
+    let mut points: Vec<(Time, u64)> = points.filter_map(|(at, dead)| Some((at, dead?))).collect();
+    points.sort_unstable();
+    let (top, &(at, dead)) = points.iter().enumerate().max_by_key(|(place, (_, dead))| (*dead, *place))?;
+    let high = |&&(_, n): &&(Time, u64)| n >= dead.div_ceil(2);
+    let from = points[..=top].iter().rev().take_while(high).last().map_or(at, |(at, _)| *at);
+    let until = points[top..].iter().take_while(high).last().map_or(at, |(at, _)| *at);
+    Some(Peak { at, dead, from, until, counts: points.len() })
+}
+
 /// By how much the counts of the scans rose, if several used the same method.
 fn between(scans: &[ZombieScan]) -> Option<(u64, Time)> {
     let last = scans.iter().max_by_key(|s| s.at)?;
@@ -308,6 +338,21 @@ mod tests {
         let rate = rates(&evidence).0.unwrap();
         // Counted until the end, though nothing happened after the second row.
         assert_eq!((rate.value, rate.from), (120.0, RateFrom::Watched { over: Duration::from_secs(300) }));
+    }
+
+    #[test]
+    fn the_peak_lasts_while_there_are_half_as_many() {
+        use coroner_evidence::CgroupCensus;
+        let census =
+            |second: u64, dead| CgroupCensus { at: start(second), dying: Some(dead), ..CgroupCensus::default() };
+        let mut evidence = watched(60);
+        let counts = [(90, 9_000), (55, 10), (50, 1_999), (40, 2_001), (30, 4_001), (20, 2_001), (10, 2_000), (2, 12)];
+        evidence.cgroup_censuses = counts.map(|(second, dead)| census(second, dead)).into();
+        let peak = peak(&evidence).unwrap();
+        assert_eq!((peak.at, peak.dead, peak.counts), (start(30), 4_001, 7), "what was before the window is not meant");
+        assert_eq!((peak.from, peak.until), (start(40), start(20)));
+        evidence.cgroup_censuses.clear();
+        assert_eq!(super::peak(&evidence), None);
     }
 
     #[test]

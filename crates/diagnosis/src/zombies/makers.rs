@@ -3,8 +3,9 @@
 use super::Group;
 use super::folding::{covers, covers_path};
 use super::groups::join_path;
+use super::survivors::survivors;
 use crate::ties::{Task, Ties};
-use coroner_evidence::{CgroupChurn, CgroupOwner, Evidence, Maker, Time, name_pattern};
+use coroner_evidence::{CgroupChurn, CgroupOwner, Evidence, Maker, Time, ZombieScan, name_pattern};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -26,11 +27,21 @@ pub struct MakerShare {
     pub example: String,
     pub born: u64,
     pub removed: u64,
+    /// Of those it made, how many are dead and stay; `None` if nobody followed them.
+    pub left: Option<u64>,
     /// Births over the watched time; removals if there were no births.
     pub per_minute: f64,
 }
 
+/// Fewer stay for a while on any node.
+const A_FEW: u64 = 3;
+
 impl MakerShare {
+    /// Whether cgroups that it made while we watched are dead and stay.
+    pub fn leaks(&self) -> bool {
+        self.maker.is_some() && self.left.is_some_and(|left| left >= A_FEW)
+    }
+
     /// For people: `bash[4000] through mkdir, rmdir (600 processes) of cron.service`.
     pub fn name(&self) -> String {
         let Some(maker) = &self.maker else { return "an unknown process".to_owned() };
@@ -63,6 +74,20 @@ impl MakerShare {
     }
 }
 
+/// Who made those of a group that stay, most first: known by id; or, if nobody followed them, because nothing was freed of all that was
+/// removed there.
+pub fn leakers<'g>(group: &'g Group<'_>) -> Vec<&'g MakerShare> {
+    let mut leakers: Vec<&MakerShare> = match group.makers.iter().any(|share| share.left.is_some()) {
+        true => group.makers.iter().filter(|share| share.leaks()).collect(),
+        false => {
+            let all_stay = group.churn.is_some_and(|churn| churn.leaves_nearly_all());
+            group.makers.iter().filter(|share| all_stay && share.maker.is_some() && share.born >= A_FEW).collect()
+        }
+    };
+    leakers.sort_by_key(|share| std::cmp::Reverse(share.left.unwrap_or(share.born)));
+    leakers
+}
+
 /// What was made, removed and freed while watched. What was removed and not freed is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Churn {
@@ -74,9 +99,9 @@ pub struct Churn {
 }
 
 impl Churn {
-    /// More were removed and not freed than are just being freed.
-    pub fn leaks(&self) -> bool {
-        self.removed.saturating_sub(self.freed) > self.removed / 10
+    /// Hardly anything of what was removed was freed: whoever made these leaves dead ones behind.
+    pub fn leaves_nearly_all(&self) -> bool {
+        self.removed > 0 && self.freed <= self.removed / 10
     }
 
     pub fn over(&self) -> Duration {
@@ -112,19 +137,44 @@ pub fn churn(evidence: &Evidence) -> Option<Churn> {
     Some(churn)
 }
 
+/// Processes that are alike: each start of a service is another process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Kind<'e> {
+    comm: &'e str,
+    parent: Option<u32>,
+    cgroup: Option<&'e str>,
+}
+
+impl<'e> Kind<'e> {
+    pub fn of(maker: &'e Maker) -> Kind<'e> {
+        Kind { comm: &maker.comm, parent: maker.parent_pid, cgroup: maker.cgroup.as_deref() }
+    }
+}
+
 /// Everybody who made or removed cgroups, by what they made; most births first.
 pub fn shares(evidence: &Evidence) -> Vec<MakerShare> {
+    shares_until(evidence, None, None)
+}
+
+/// The same until some time, with the dead of a scan, so that it shows what stays.
+pub fn shares_until(evidence: &Evidence, scan: Option<&ZombieScan>, until: Option<Time>) -> Vec<MakerShare> {
     let Some(watched) = churn(evidence) else { return Vec::new() };
     /// Processes of the same kind, and what they made.
-    type Key<'e> = (Option<(&'e str, Option<u32>, Option<&'e str>)>, &'e str, &'e str);
+    type Key<'e> = (Option<Kind<'e>>, &'e str, &'e str);
+    let survivors = survivors(evidence, scan, until);
     let mut index: HashMap<Key<'_>, usize> = HashMap::new();
     let mut shares: Vec<(MakerShare, HashSet<u32>)> = Vec::new();
     // Freeing is the kernel's work.
-    let rows = evidence.cgroup_churn.iter().filter(|row| row.born > 0 || row.removed > 0);
-    for row in rows {
-        let kind = row.maker.as_ref().map(|m| (m.comm.as_str(), m.parent_pid, m.cgroup.as_deref()));
+    let is_meant =
+        |row: &&CgroupChurn| (row.born > 0 || row.removed > 0) && until.is_none_or(|until| row.from <= until);
+    for row in evidence.cgroup_churn.iter().filter(is_meant) {
+        let kind = row.maker.as_ref().map(Kind::of);
         let i = *index.entry((kind, &row.parent, &row.pattern)).or_insert_with(|| {
-            shares.push((share(row), HashSet::new()));
+            let mut share = share(row);
+            let key = kind.map(|kind| (kind, row.parent.as_str(), row.pattern.as_str()));
+            share.left =
+                survivors.as_ref().map(|all| key.and_then(|key| all.get(&key)).map_or(0, |s| s.ids.len() as u64));
+            shares.push((share, HashSet::new()));
             shares.len() - 1
         });
         let (share, pids) = &mut shares[i];
@@ -186,6 +236,7 @@ fn share(row: &CgroupChurn) -> MakerShare {
         example: row.example.clone(),
         born: 0,
         removed: 0,
+        left: None,
         per_minute: 0.0,
     }
 }
@@ -198,12 +249,12 @@ fn restarts(evidence: &Evidence, unit: &str) -> Option<u32> {
     Some(last.checked_sub(first).unwrap_or(last))
 }
 
-/// Gives each group its churn and its makers.
-pub fn join(evidence: &Evidence, groups: &mut [Group<'_>]) {
+/// Gives each group of a scan its churn and its makers.
+pub fn join(evidence: &Evidence, scan: &ZombieScan, until: Option<Time>, groups: &mut [Group<'_>]) {
     if evidence.cgroup_churn.is_empty() {
         return;
     }
-    for share in shares(evidence) {
+    for share in shares_until(evidence, Some(scan), until) {
         if let Some(i) = group_of(groups, &share.parent, &share.pattern) {
             groups[i].makers.push(share);
         }

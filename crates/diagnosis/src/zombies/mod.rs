@@ -11,6 +11,7 @@ pub mod groups;
 pub mod growth;
 pub mod makers;
 pub mod pins;
+pub mod survivors;
 
 use coroner_evidence::{Born, Charged, Evidence, Time, ZombieScan};
 
@@ -76,24 +77,28 @@ pub struct Group<'e> {
 
 /// From the best of the newest scans. Earlier scans, churn and counters give growth, makers and cost.
 pub fn report(evidence: &Evidence) -> Option<ZombieReport<'_>> {
-    let scan = ZombieScan::to_report(&evidence.zombie_scans)?;
+    Some(report_of(evidence, ZombieScan::to_report(&evidence.zombie_scans)?, None))
+}
+
+/// From one scan, with what was made until some time.
+pub fn report_of<'e>(evidence: &'e Evidence, scan: &'e ZombieScan, until: Option<Time>) -> ZombieReport<'e> {
     let (mut groups, group_of) = groups::groups(scan);
-    makers::join(evidence, &mut groups);
+    makers::join(evidence, scan, until, &mut groups);
     growth::add_rates(evidence, scan, &group_of, &mut groups);
     let mut held = Charged::default();
     for group in &groups {
         held.add(&group.held);
     }
-    Some(ZombieReport {
+    ZombieReport {
         scan,
         held,
         groups,
-        makers: makers::shares(evidence),
+        makers: makers::shares_until(evidence, Some(scan), until),
         churn: makers::churn(evidence),
         cost: cost::cost(evidence, scan),
         growth: growth::growth(evidence),
         per_hour: growth::of_all(evidence, scan),
-    })
+    }
 }
 
 #[cfg(test)]

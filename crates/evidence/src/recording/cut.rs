@@ -6,7 +6,7 @@
 //! before the window stay, because rules report what happened within the last day. Everything after the window is dropped.
 
 use crate::time::{Time, Window};
-use crate::{Clocks, Evidence, LogLine, Nic, Process, Thread, Wall};
+use crate::{Clocks, Evidence, LogLine, Nic, Observer, Process, Thread, Wall};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
@@ -16,6 +16,9 @@ pub fn cut(evidence: &mut Evidence, window: Window) {
     states(&mut evidence.clocks, window, |c| c.at, |_| ());
     states(&mut evidence.processes, window, |p| p.at, |p| p.pid);
     states(&mut evidence.threads, window, |t| t.at, |t| t.key);
+    states(&mut evidence.observers, window, |o| o.at, |o| o.pid);
+    let holders = last_before(&evidence.memory_holders, window, |h| h.at);
+    evidence.memory_holders.retain(|h| h.at <= window.to && (h.at >= window.from || Some(h.at) == holders));
     states(&mut evidence.nics, window, |n| n.at, |n| (n.netns.clone(), n.name.clone()));
     states(&mut evidence.cgroup_censuses, window, |c| c.at, |c| c.mount_point.clone());
     states(&mut evidence.units, window, |u| u.at, |u| u.name.clone());
@@ -31,6 +34,7 @@ pub fn cut(evidence: &mut Evidence, window: Window) {
         states(&mut evidence.stat_reads, window, |r| r.at, |r| r.path.clone());
     }
     stretches(&mut evidence.cgroup_churn, window, |c| (c.from, c.to));
+    stretches(&mut evidence.cgroup_fates, window, |f| (f.from, f.to));
     stretches(&mut evidence.kernel_work, window, |s| (s.from, s.to));
     stretches(&mut evidence.child_exits, window, |e| (e.from, e.to));
     evidence.log.retain(|line| line.at <= window.to);
@@ -54,6 +58,11 @@ fn last_looks(evidence: &Evidence, window: Window) -> HashMap<String, Time> {
         *last = container.at.max(*last);
     }
     looks
+}
+
+/// When something was last looked at before the window.
+fn last_before<T>(items: &[T], window: Window, at: fn(&T) -> Time) -> Option<Time> {
+    items.iter().map(at).filter(|at| *at < window.from).max()
 }
 
 /// Keeps what is in the window, and the latest of each key before it.
@@ -82,8 +91,15 @@ fn stretches<T>(items: &mut Vec<T>, window: Window, ends: fn(&T) -> (Time, Time)
 }
 
 /// Keeps the first and the last scan in the window, which show what changed: each may have tens of thousands of names. Without
-/// one in the window, the last before it. Also the last that names zombies: in the window, otherwise before it.
-pub fn scans<T>(scans: Vec<T>, window: Window, at: impl Fn(&T) -> Time, names: impl Fn(&T) -> bool) -> Vec<T> {
+/// one in the window, the last before it. Also the last that names zombies: in the window, otherwise before it; and of those in the
+/// window the one with the most, and the one that names the most: what was bad may be over at the end.
+pub fn scans<T>(
+    scans: Vec<T>,
+    window: Window,
+    at: impl Fn(&T) -> Time,
+    dead: impl Fn(&T) -> u64,
+    names: impl Fn(&T) -> bool,
+) -> Vec<T> {
     let of = |wanted: &dyn Fn(&T) -> bool| {
         let mut places: Vec<usize> =
             (0..scans.len()).filter(|&i| at(&scans[i]) <= window.to && wanted(&scans[i])).collect();
@@ -94,7 +110,11 @@ pub fn scans<T>(scans: Vec<T>, window: Window, at: impl Fn(&T) -> Time, names: i
     let before = of(&|scan| at(scan) < window.from);
     let named = of(&names);
     let last = within.last().or(before.last());
-    let wanted: Vec<usize> = [within.first(), last, named.last()].into_iter().flatten().copied().collect();
+    let worst = |named: bool| {
+        within.iter().filter(|&&i| !named || names(&scans[i])).max_by_key(|&&i| (dead(&scans[i]), std::cmp::Reverse(i)))
+    };
+    let wanted = [within.first(), last, named.last(), worst(false), worst(true)];
+    let wanted: Vec<usize> = wanted.into_iter().flatten().copied().collect();
     scans.into_iter().enumerate().filter(|(i, _)| wanted.contains(i)).map(|(_, scan)| scan).collect()
 }
 
@@ -105,6 +125,7 @@ pub fn told_once(evidence: &mut Evidence, window: Window) {
     evidence.unit_log.retain(|line| told.insert((line.unit.clone(), line.at, line.text.clone(), line.restart)));
     again(&mut evidence.processes, |p| (p.pid, p.started), |a, b| *a == Process { at: a.at, ..b.clone() });
     again(&mut evidence.threads, |t| t.key, |a, b| *a == Thread { at: a.at, ..b.clone() });
+    again(&mut evidence.observers, |o| (o.pid, o.started), |a, b| *a == Observer { at: a.at, ..*b });
     again(&mut evidence.nics, |n| (n.netns.clone(), n.name.clone()), |a, b| *a == Nic { at: a.at, ..b.clone() });
     let mut mounts = Vec::new();
     for mount in std::mem::take(&mut evidence.cgroup_mounts) {
@@ -114,7 +135,8 @@ pub fn told_once(evidence: &mut Evidence, window: Window) {
     }
     evidence.cgroup_mounts = mounts;
     let all = std::mem::take(&mut evidence.zombie_scans);
-    evidence.zombie_scans = scans(all, window, |scan| scan.at, |scan| !scan.zombies.is_empty());
+    evidence.zombie_scans =
+        scans(all, window, |scan| scan.at, |scan| scan.dead.unwrap_or(0), |scan| !scan.zombies.is_empty());
 }
 
 /// Each segment begins with the lines still in the kernel's buffer. Of lines with the same number, the one with the most precise
@@ -160,7 +182,7 @@ mod tests {
     fn of_scans_the_first_the_last_and_the_last_with_names_stay() {
         let kept = |scans_at: &[(u64, bool)], from, to| {
             let window = Window { from: Time(from), to: Time(to) };
-            scans(scans_at.to_vec(), window, |(at, _)| Time(*at), |(_, named)| *named)
+            scans(scans_at.to_vec(), window, |(at, _)| Time(*at), |_| 5, |(_, named)| *named)
         };
         let all = [(1, true), (2, false), (3, true), (4, false), (5, false), (9, true)];
         assert_eq!(kept(&all, 2, 5), [(2, false), (3, true), (5, false)]);
@@ -169,5 +191,17 @@ mod tests {
         assert_eq!(kept(&all[..2], 0, 9), [(1, true), (2, false)]);
         assert_eq!(kept(&all[1..2], 3, 9), [(2, false)]);
         assert_eq!(kept(&[], 3, 9), []);
+    }
+
+    #[test]
+    fn of_scans_the_worst_stays_also_when_it_is_over() {
+        let scan = [(1, 10, true), (2, 4_001, true), (3, 4_000, false), (4, 12, true), (5, 12, false)];
+        let window = Window { from: Time(1), to: Time(5) };
+        let kept = |all: &[(u64, u64, bool)]| {
+            scans(all.to_vec(), window, |s| Time(s.0), |s| s.1, |s| s.2).iter().map(|s| s.0).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&scan), [1, 2, 4, 5]);
+        let counted_later = [(1, 10, true), (2, 3_000, true), (3, 4_001, false), (5, 12, true)];
+        assert_eq!(kept(&counted_later), [1, 2, 3, 5], "the most, and the most with names");
     }
 }

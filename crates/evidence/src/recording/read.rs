@@ -143,6 +143,7 @@ impl RecordingReader {
         self.plain_tables();
         self.evidence.zombie_scans = self.zombie_scans();
         self.evidence.cgroup_churn = self.values();
+        self.evidence.cgroup_fates = self.values_if_stored();
         self.what_is_installed_to_run();
         self.evidence.kernel_work = self.values();
         self.evidence.units = self.units.into_iter().map(|(_, unit)| unit).collect();
@@ -254,6 +255,8 @@ impl RecordingReader {
         self.evidence.clocks = self.values();
         self.evidence.processes = self.values();
         self.evidence.threads = self.values();
+        self.evidence.observers = self.values_if_stored();
+        self.evidence.memory_holders = self.values_if_stored();
         self.evidence.nics = self.parents(|nic, queues| nic.queues = queues);
         self.evidence.cgroup_mounts = self.values();
         self.evidence.cgroup_censuses = self.parents(|census, crowded| census.crowded = crowded);
@@ -307,6 +310,13 @@ impl RecordingReader {
 
     fn values<T: Stored>(&mut self) -> Vec<T> {
         self.rows().into_iter().map(|(_, value)| value).collect()
+    }
+
+    /// The same of a table that earlier versions did not write: without it, nothing is lost.
+    fn values_if_stored<T: Stored>(&mut self) -> Vec<T> {
+        let sql = "SELECT count(*) FROM sqlite_schema WHERE name = ?1";
+        let stored = self.db.query_row(sql, [T::TABLE], |row| row.get::<_, i64>(0)).unwrap_or(0) > 0;
+        if stored { self.values() } else { Vec::new() }
     }
 
     /// By the id of the row they belong to.
@@ -435,7 +445,8 @@ impl RecordingReader {
         let mut scans: Vec<(i64, ZombieScan)> = self.rows();
         if let Some(window) = self.window {
             let named = self.named_scans();
-            scans = cut::scans(scans, window, |(_, scan)| scan.at, |(id, _)| named.contains(id));
+            let dead = |(_, scan): &(i64, ZombieScan)| scan.dead.unwrap_or(0);
+            scans = cut::scans(scans, window, |(_, scan)| scan.at, dead, |(id, _)| named.contains(id));
         }
         let wanted: HashSet<i64> = scans.iter().map(|(id, _)| *id).collect();
         let mut zombies: HashMap<i64, Unpacked> = HashMap::new();

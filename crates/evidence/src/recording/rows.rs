@@ -8,7 +8,7 @@ use crate::cgroups::{CgroupCensus, CgroupMount, CgroupOwner, CrowdedParent, Stat
 use crate::cores::CoreSet;
 use crate::log::LogLine;
 use crate::nic::{MapSource, Nic, NicQueue, QueueKind};
-use crate::tasks::{Process, RayProcess, SchedulingClass, Thread, ThreadKey};
+use crate::tasks::{MemoryHolder, Observer, Process, RayProcess, SchedulingClass, Thread, ThreadKey};
 use crate::time::{Clocks, Time};
 use crate::units::Unit;
 use crate::zombies::ZombieMethod;
@@ -360,6 +360,12 @@ row!(Process in "processes" {
     at: "at_ns", pid: "pid", started: "started_ticks", ppid: "ppid", comm: "comm", command: "command", kernel: "is_kernel",
     memory_cgroup: "memory_cgroup", cpu_cgroup: "cpu_cgroup"
 } with owner, ray);
+
+row!(Observer in "observers" { at: "at_ns", pid: "pid", started: "started_ticks" });
+
+row!(MemoryHolder in "memory_holders" {
+    at: "at_ns", pid: "pid", started: "started_ticks", comm: "comm", resident_bytes: "resident_bytes"
+});
 
 row!(CgroupOwner { unit: "unit", pod_uid: "pod_uid", container_id: "container_id" });
 

@@ -21,6 +21,9 @@ CREATE TABLE processes (
 CREATE TABLE threads (
   id INTEGER PRIMARY KEY, at_ns INTEGER, tid INTEGER, started_ticks INTEGER, pid INTEGER, comm TEXT, is_kernel INTEGER,
   scheduling_class TEXT, rt_priority INTEGER, nice INTEGER, affinity_cores TEXT);
+CREATE TABLE observers (id INTEGER PRIMARY KEY, at_ns INTEGER, pid INTEGER, started_ticks INTEGER);
+CREATE TABLE memory_holders (
+  id INTEGER PRIMARY KEY, at_ns INTEGER, pid INTEGER, started_ticks INTEGER, comm TEXT, resident_bytes INTEGER);
 CREATE TABLE nics (
   id INTEGER PRIMARY KEY, at_ns INTEGER, netns TEXT, name TEXT, driver TEXT, bus TEXT, is_up INTEGER);
 CREATE TABLE nic_queues (
@@ -51,6 +54,10 @@ CREATE TABLE cgroup_churn (
   id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, parent TEXT, pattern TEXT, example TEXT, born INTEGER,
   removed INTEGER, freed INTEGER, maker_pid INTEGER, maker_comm TEXT, maker_via TEXT, maker_processes INTEGER, maker_command TEXT,
   maker_parent_pid INTEGER, maker_parent_comm TEXT, maker_cgroup TEXT);
+CREATE TABLE cgroup_fates (
+  id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, parent TEXT, pattern TEXT, born INTEGER, removed INTEGER,
+  freed INTEGER, left_json TEXT, left_freed_json TEXT, maker_pid INTEGER, maker_comm TEXT, maker_via TEXT,
+  maker_processes INTEGER, maker_command TEXT, maker_parent_pid INTEGER, maker_parent_comm TEXT, maker_cgroup TEXT);
 CREATE TABLE kernel_work (
   id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, rate_hz INTEGER, cores INTEGER, lost INTEGER, kernel INTEGER,
   memcg_walk INTEGER, reclaim INTEGER, rows_json TEXT);

@@ -346,6 +346,8 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
         processes,
         threads,
         thread_samples: _,
+        observers,
+        memory_holders,
         counters: _,
         nics,
         cgroup_mounts,
@@ -353,7 +355,9 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
         stat_reads,
         zombie_scans,
         cgroup_churn,
+        cgroup_fates,
         kernel_work,
+        waits: _,
         log,
         units,
         unit_files,
@@ -368,7 +372,6 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
         containers,
         unseen,
         cost,
-        waits: _,
     } = fragment;
     if let Some(node) = changed_node {
         node_rows::replace(tx, node)?;
@@ -379,12 +382,15 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
     rows::insert(tx, clocks)?;
     rows::insert(tx, processes)?;
     rows::insert(tx, threads)?;
+    rows::insert(tx, observers)?;
+    rows::insert(tx, memory_holders)?;
     rows::insert_each(tx, None, nics, |nic, id| rows::insert_below(tx, id, &nic.queues))?;
     rows::insert(tx, cgroup_mounts)?;
     rows::insert_each(tx, None, cgroup_censuses, |census, id| rows::insert_below(tx, id, &census.crowded))?;
     rows::insert(tx, stat_reads)?;
     zombie_rows::insert_zombie_scans(tx, zombie_scans)?;
     rows::insert(tx, cgroup_churn)?;
+    rows::insert(tx, cgroup_fates)?;
     kernel_work_rows::insert_kernel_work(tx, kernel_work)?;
     rows::insert(tx, log)?;
     unit_rows::insert_units(tx, units)?;

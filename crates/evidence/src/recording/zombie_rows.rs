@@ -2,7 +2,7 @@
 
 use super::rows::{Columns, Table, U64, cell, insert_below, insert_each, optional, row};
 use super::zombie_chunk;
-use crate::zombies::{CgroupChurn, Charged, DeadBelow, Hold, Maker, PinningFile, Zombie, ZombieScan};
+use crate::zombies::{CgroupChurn, CgroupFate, Charged, DeadBelow, Hold, Maker, PinningFile, Zombie, ZombieScan};
 use rusqlite::types::ToSqlOutput;
 use rusqlite::{Row, Transaction, params};
 use std::collections::HashMap;
@@ -67,6 +67,11 @@ pub fn zombie_chunks() -> Table {
 row!(CgroupChurn in "cgroup_churn" {
     from: "from_ns", to: "to_ns", parent: "parent", pattern: "pattern", example: "example", born: "born",
     removed: "removed", freed: "freed"
+} with maker);
+
+row!(CgroupFate in "cgroup_fates" {
+    from: "from_ns", to: "to_ns", parent: "parent", pattern: "pattern", born: "born", removed: "removed",
+    freed: "freed", left: "left_json", left_freed: "left_freed_json"
 } with maker);
 
 row!(Maker {

@@ -3,8 +3,8 @@
 use coroner_evidence::counters::Source;
 use coroner_evidence::tasks::{SchedTimes, ThreadKey, ThreadSample};
 use coroner_evidence::{
-    Born, CgroupChurn, Charged, Clocks, CoreTicks, CoreTimes, Evidence, Hold, KernelWork, LogLine, Maker, Node,
-    PinningFile, Time, Wall, WorkKind, WorkRow, Zombie, ZombieMethod, ZombieScan,
+    Born, CgroupChurn, CgroupFate, Charged, Clocks, CoreTicks, CoreTimes, Evidence, Hold, KernelWork, LogLine, Maker,
+    MemoryHolder, Node, Observer, PinningFile, Time, Wall, WorkKind, WorkRow, Zombie, ZombieMethod, ZombieScan,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,6 +51,15 @@ pub fn second(i: u64, cores: u32) -> Evidence {
     if i.is_multiple_of(20) {
         seen.zombie_scans.push(scan_of(at(5), 200 + i, 30, |z| format!("/ecs/ecs-agent-{z}")));
         seen.cgroup_churn.push(churn(at(0), at(9)));
+        seen.cgroup_fates.push(fate(at(0), at(9)));
+        seen.observers.push(Observer { at: at(0), pid: 4_000, started: 77 });
+        seen.memory_holders.push(MemoryHolder {
+            at: at(0),
+            pid: 812,
+            started: 70,
+            comm: "train".into(),
+            resident_bytes: 21 << 30,
+        });
         seen.kernel_work.push(kernel_work(at(0), at(9)));
     }
     seen
@@ -126,6 +135,13 @@ pub fn churn(from: Time, to: Time) -> CgroupChurn {
         freed: 0,
         maker: Some(maker),
     }
+}
+
+pub fn fate(from: Time, to: Time) -> CgroupFate {
+    let CgroupChurn { parent, pattern, maker, .. } = churn(from, to);
+    let maker = maker.expect("a maker");
+    let (left, left_freed) = ((100..111).collect(), vec![7, u64::from(u32::MAX) + 7]);
+    CgroupFate { from, to, parent, pattern, born: 12, removed: 11, freed: 2, left, left_freed, maker }
 }
 
 pub fn kernel_work(from: Time, to: Time) -> KernelWork {

@@ -12,6 +12,7 @@ mod furniture;
 mod hanging_bus;
 mod healthy;
 mod ksoftirqd_starved;
+mod leakers;
 mod many_units;
 mod memory_limit_reclaim;
 mod nic_starved;
@@ -105,6 +106,8 @@ pub const ALL: &[Scenario] = &[
     cpu_throttle::SCENARIO,
     zombies::SCENARIO,
     zombies_pinned::SCENARIO,
+    leakers::GONE,
+    leakers::TWO,
     nic_starved::SCENARIO,
     ksoftirqd_starved::SCENARIO,
     softirq_storm::SCENARIO,

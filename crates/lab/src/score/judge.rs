@@ -261,6 +261,13 @@ fn judge_findings(
     for finding in findings.iter().filter(|f| truth.forbid.contains(&f.code) && counts(f)) {
         judgement.faults.push(format!("found, but must not be: {} ({})", finding.code, finding.title));
     }
+    for innocent in &truth.innocent {
+        for finding in findings.iter().filter(|finding| finding.blames(innocent)) {
+            let fault = format!("{} blames {innocent}, who did no harm ({})", finding.code, finding.title);
+            judgement.proven_wrong.push(fault.clone());
+            judgement.faults.push(fault);
+        }
+    }
     let Some(most) = &truth.max_severity else { return Ok(()) };
     let most = rank(most)?;
     for finding in findings {

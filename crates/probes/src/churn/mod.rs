@@ -3,9 +3,11 @@
 //! The kernel has tracepoints for cgroups created, removed and freed. BPF programs (bpf/churn.bpf.c) record these events with the
 //! acting process and its ancestors; without BPF, perf_event_open gives the same events plus forks and names of all processes. A
 //! thread drains the events several times a second and [`ChurnReader::look`] sums them: a row per parent, name pattern and
-//! responsible process. docs/zombies.md says what it costs.
+//! responsible process. What was created is also followed by its id until the kernel frees it, so that those who leave dead cgroups can be
+//! told from those who do not. docs/zombies.md says what it costs.
 
 mod event;
+mod fates;
 mod format;
 mod hierarchy;
 mod kernel;
@@ -152,6 +154,7 @@ impl ChurnReader {
         state.drain(last);
         let State { tally, makers, .. } = &mut *state;
         evidence.cgroup_churn.extend(tally.tell(self.from, at, makers));
+        evidence.cgroup_fates.extend(tally.tell_fates(self.from, at, last));
         self.lost = state.lost;
         let failed = state.failed.take();
         drop(state);

@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use coroner_evidence::{CgroupChurn, Maker, Time, name_pattern};
+use coroner_evidence::{CgroupChurn, CgroupFate, Maker, Time, name_pattern};
 
 use super::event::{Event, EventKind, Process};
+use super::fates::Fates;
 use super::makers::{INIT, Makers, Signs, is_go_between, is_passing, who_wanted_it};
 
 /// Rows per interval.
@@ -34,6 +35,7 @@ pub(super) struct Tally {
     classes: HashMap<Class, Acts>,
     actors: usize,
     rows: HashMap<RowKey, Row>,
+    fates: Fates<RowKey>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -56,6 +58,8 @@ struct Actor {
     last: Time,
     made: u64,
     removed: u64,
+    /// Those it made that are followed.
+    ids: Vec<u64>,
 }
 
 impl Actor {
@@ -127,10 +131,22 @@ impl Counts {
 impl Tally {
     /// Does not count what `own_pid` does.
     pub fn new(own_pid: u32) -> Tally {
-        Tally { own_pid, own: HashSet::new(), classes: HashMap::new(), actors: 0, rows: HashMap::new() }
+        Tally {
+            own_pid,
+            own: HashSet::new(),
+            classes: HashMap::new(),
+            actors: 0,
+            rows: HashMap::new(),
+            fates: Fates::new(),
+        }
     }
 
     pub fn add(&mut self, mut event: Event, makers: &mut Makers, now: Time) {
+        match event.kind {
+            EventKind::Made => {}
+            EventKind::Removed => self.fates.removed(event.id, event.at),
+            EventKind::Freed => self.fates.freed(event.id),
+        }
         if event.kind == EventKind::Freed {
             if !self.own.remove(&event.id) {
                 self.add_without_maker(&event);
@@ -164,7 +180,12 @@ impl Tally {
         });
         entry.last = entry.last.max(event.at);
         match event.kind {
-            EventKind::Made => entry.made += 1,
+            EventKind::Made => {
+                entry.made += 1;
+                if self.fates.made(event.id) {
+                    entry.ids.push(event.id);
+                }
+            }
             _ => entry.removed += 1,
         }
     }
@@ -229,6 +250,9 @@ impl Tally {
                     (false, true) => MakerKey::ByOthers(wanted.pid),
                     (false, false) => MakerKey::Itself(wanted.pid),
                 };
+                self.fates.settle(&actor.ids, &key_of(&class, &key), &class.parent, &class.pattern, || {
+                    makers.describe(wanted, parent)
+                });
                 let row = self.row(&class.parent, &class.pattern, key, &done.example);
                 row.counts.add(Counts { made: actor.made, removed: actor.removed, freed: 0 });
                 row.add_maker(makers, wanted, parent, by_others);
@@ -243,8 +267,14 @@ impl Tally {
     /// The rows of the interval that ends now; starts the next.
     pub fn tell(&mut self, from: Time, to: Time, makers: &Makers) -> Vec<CgroupChurn> {
         self.settle(makers, to);
-        let mut rows: Vec<CgroupChurn> =
-            std::mem::take(&mut self.rows).into_iter().map(|(key, row)| row.told(key, from, to)).collect();
+        let mut rows = Vec::with_capacity(self.rows.len());
+        for (key, row) in std::mem::take(&mut self.rows) {
+            let row = row.told(key.clone(), from, to);
+            if let Some(maker) = &row.maker {
+                self.fates.describe(&key, maker);
+            }
+            rows.push(row);
+        }
         sort(&mut rows);
         if rows.len() > MAX_ROWS {
             let rest = rows.split_off(MAX_FULL_ROWS);
@@ -258,6 +288,15 @@ impl Tally {
         }
         rows
     }
+
+    /// What became of the cgroups made since the start. To be called after [`Tally::tell`], which finds their makers.
+    pub fn tell_fates(&mut self, from: Time, to: Time, last: bool) -> Vec<CgroupFate> {
+        self.fates.tell(from, to, last)
+    }
+}
+
+fn key_of(class: &Class, maker: &MakerKey) -> RowKey {
+    RowKey { parent: class.parent.clone(), pattern: class.pattern.clone(), maker: maker.clone() }
 }
 
 impl Row {

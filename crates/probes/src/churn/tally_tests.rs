@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use coroner_evidence::{CgroupChurn, Maker, Time};
+use coroner_evidence::{CgroupChurn, CgroupFate, Maker, Time};
 use proptest::prelude::*;
 
 use super::event::{Event, EventKind, Process};
@@ -162,6 +162,100 @@ fn rows_are_bounded_and_no_event_is_dropped() {
     assert!(rows.len() <= MAX_ROWS, "{}", rows.len());
     assert_eq!(rows.iter().map(|r| r.born).sum::<u64>(), 20_000);
     assert!(rows.iter().any(|r| r.parent == "*"));
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+fn numbered(kind: EventKind, id: u64, at: u64, path: &str, chain: &[(u32, &str)]) -> Event {
+    Event { id, at: Time(at * SECOND), ..event(kind, path, chain) }
+}
+
+/// What a maker made, what was removed and freed of it, what is left, and what of that was freed later.
+fn fate<'r>(rows: &'r [CgroupFate], comm: &str) -> (u64, u64, u64, &'r [u64], &'r [u64]) {
+    let row = rows.iter().find(|row| row.maker.comm == comm).unwrap_or_else(|| panic!("{comm}: {rows:#?}"));
+    (row.born, row.removed, row.freed, &row.left, &row.left_freed)
+}
+
+#[test]
+fn who_leaves_dead_cgroups_is_told_from_who_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    for (pid, comm) in [(40, "tidy"), (50, "leaker")] {
+        alive(dir.path(), pid, comm);
+    }
+    let (mut tally, mut makers) = (Tally::new(OWN), Makers::new(&Root::at(dir.path()), true));
+    let (tidy, leaker) = ([(40, "tidy"), (1, "systemd")], [(50, "leaker"), (1, "systemd")]);
+    let mut add = |tally: &mut Tally, event| tally.add(event, &mut makers, Time(9 * SECOND));
+    // The same parent and the same names. The tidy one makes more, and removes what the other made, too.
+    for i in 0..60 {
+        let path = format!("/jobs/job-{i}");
+        let maker = if i < 20 { &leaker } else { &tidy };
+        add(&mut tally, numbered(EventKind::Made, 100 + i, 1, &path, maker));
+        add(&mut tally, numbered(EventKind::Removed, 100 + i, 2, &path, &tidy));
+        if i >= 20 {
+            add(&mut tally, numbered(EventKind::Freed, 100 + i, 3, &path, &[]));
+        }
+    }
+    // Still alive, and just removed.
+    add(&mut tally, numbered(EventKind::Made, 200, 4, "/jobs/job-70", &leaker));
+    add(&mut tally, numbered(EventKind::Made, 201, 4, "/jobs/job-71", &leaker));
+    add(&mut tally, numbered(EventKind::Removed, 201, 5, "/jobs/job-71", &leaker));
+    // Made before we looked.
+    add(&mut tally, numbered(EventKind::Removed, 7, 5, "/jobs/job-80", &leaker));
+    let makers = Makers::new(&Root::at(dir.path()), true);
+    let to = Time(5 * SECOND + SECOND / 10);
+    tally.tell(Time(1), to, &makers);
+    let rows = tally.tell_fates(Time(1), to, false);
+    assert_eq!(fate(&rows, "tidy"), (40, 40, 40, &[][..], &[][..]));
+    assert_eq!(fate(&rows, "leaker"), (22, 21, 0, &(100..120).collect::<Vec<_>>()[..], &[][..]));
+
+    // Those of one are freed after all; the one removed a moment ago is left, too. Each is told once.
+    tally.add(
+        numbered(EventKind::Freed, 105, 6, "/jobs/job-5", &[]),
+        &mut Makers::new(&Root::at(dir.path()), true),
+        to,
+    );
+    tally.tell(to, Time(7 * SECOND), &makers);
+    let rows = tally.tell_fates(to, Time(7 * SECOND), false);
+    assert_eq!((rows.len(), fate(&rows, "leaker")), (1, (0, 0, 1, &[201][..], &[105][..])));
+    assert!(tally.tell_fates(to, Time(8 * SECOND), true).is_empty());
+}
+
+#[test]
+fn the_last_row_has_also_what_was_removed_a_moment_ago() {
+    let dir = tempfile::tempdir().unwrap();
+    alive(dir.path(), 50, "leaker");
+    let (mut tally, mut makers) = (Tally::new(OWN), Makers::new(&Root::at(dir.path()), true));
+    let chain = [(50, "leaker"), (1, "systemd")];
+    tally.add(numbered(EventKind::Made, 3, 1, "/jobs/a", &chain), &mut makers, Time(9));
+    tally.add(numbered(EventKind::Removed, 3, 2, "/jobs/a", &chain), &mut makers, Time(9));
+    tally.tell(Time(1), Time(2 * SECOND), &makers);
+    assert_eq!(fate(&tally.tell_fates(Time(1), Time(2 * SECOND), false), "leaker"), (1, 1, 0, &[][..], &[][..]));
+    assert_eq!(fate(&tally.tell_fates(Time(1), Time(2 * SECOND), true), "leaker"), (0, 0, 0, &[3][..], &[][..]));
+}
+
+#[test]
+fn what_is_followed_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    alive(dir.path(), 50, "leaker");
+    let (mut tally, mut makers) = (Tally::new(OWN), Makers::new(&Root::at(dir.path()), true));
+    let chain = [(50, "leaker"), (1, "systemd")];
+    let (mut born, mut left) = (0, BTreeSet::new());
+    for second in 1..=50 {
+        for i in 0..1_500 {
+            let id = second * 10_000 + i;
+            tally.add(numbered(EventKind::Made, id, second, "/jobs/job-1", &chain), &mut makers, Time(9));
+            tally.add(numbered(EventKind::Removed, id, second, "/jobs/job-1", &chain), &mut makers, Time(9));
+        }
+        let to = Time((second + 1) * SECOND);
+        tally.tell(Time(1), to, &makers);
+        for row in tally.tell_fates(Time(1), to, false) {
+            assert!(row.left.len() <= 2_000);
+            born += row.born;
+            left.extend(row.left);
+        }
+    }
+    // Those that were told make room for new ones.
+    assert_eq!((born, left.len()), (75_000, 75_000));
 }
 
 proptest! {

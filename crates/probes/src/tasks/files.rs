@@ -72,6 +72,12 @@ impl ProcDir {
         buffer.get(..length)
     }
 
+    /// Device and inode of the file behind a path.
+    pub fn file_id(&self, path: &TaskPath) -> Option<(u64, u64)> {
+        let stat = rustix::fs::statat(&self.directory, path.as_c_str(), rustix::fs::AtFlags::empty()).ok()?;
+        Some((stat.st_dev, stat.st_ino))
+    }
+
     pub fn exists(&self, path: &TaskPath) -> bool {
         rustix::fs::accessat(&self.directory, path.as_c_str(), rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty())
             .is_ok()

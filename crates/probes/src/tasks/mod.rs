@@ -12,15 +12,17 @@ mod blindness;
 mod command;
 mod descriptions;
 mod files;
+mod holders;
 mod known;
 mod membership;
+mod ourselves;
 mod ray;
 mod reading;
 mod stat;
 
 use std::os::fd::OwnedFd;
 
-use coroner_evidence::{Evidence, Time, probe};
+use coroner_evidence::{Evidence, Observer, Time, probe};
 use rustix::io::Errno;
 
 use crate::Root;
@@ -28,8 +30,10 @@ use crate::root::now;
 pub(crate) use command::command_of;
 use descriptions::{Describer, Description, Request};
 use files::{ProcDir, TaskPath, numbers_in, reread};
+use holders::Holders;
 use known::{KnownTasks, Watched};
 pub(crate) use membership::parse_membership;
+use ourselves::Ourselves;
 use reading::{Miss, NoSchedstat, Reading, ThreadFiles, ThreadPlace, affinity};
 
 /// More threads than this are not read.
@@ -57,6 +61,8 @@ pub struct TaskReader {
     node: Option<(ProcDir, ThreadFiles)>,
     known: KnownTasks,
     describer: Describer,
+    ourselves: Ourselves,
+    holders: Holders,
     /// The id of the newest thread.
     newest_tid: Option<u32>,
     /// /proc/loadavg, kept open.
@@ -123,6 +129,7 @@ impl TaskReader {
     /// Makes the next full look report everything like the first. Activity is not forgotten.
     pub fn tell_anew(&mut self) {
         self.known.tell_anew();
+        self.holders.tell_anew();
         self.notes = Notes::default();
     }
 
@@ -149,6 +156,7 @@ impl TaskReader {
                 "mount /proc, and run in the node's pid namespace",
             );
         }
+        self.holders.begin();
         let pids = std::mem::take(&mut self.pids);
         let mut threads = 0;
         for &pid in &pids {
@@ -161,6 +169,7 @@ impl TaskReader {
         self.pids = pids;
         self.known.forget_unseen();
         self.known.last_full = at;
+        self.holders.tell(at, evidence);
         self.describe(evidence);
         self.note_schedstat(evidence);
     }
@@ -217,6 +226,7 @@ impl TaskReader {
                     // Only our own namespace's loadavg has the ids that this /proc shows.
                     self.loadavg =
                         proc.own_namespace.then(|| proc.open_file(&TaskPath::named("loadavg")).ok()).flatten();
+                    self.ourselves = Ourselves::of(&proc, self.root.is_live());
                     self.node = Some((proc, files));
                 }
                 Err(error) => {
@@ -250,6 +260,7 @@ impl TaskReader {
         self.known.observe_process(at, pid, &main);
         if full {
             self.known.observe_process_again(at, pid, &main);
+            self.holders.note(at, pid, &main.stat);
         }
         observe(&mut self.known, proc, full, at, (pid, pid), &main, evidence);
         if threads < 2 {
@@ -427,6 +438,10 @@ impl TaskReader {
                 false => descriptions.next().unwrap_or_default(),
             };
             self.notes.note_description(process.pid, &description, evidence);
+            if !process.kernel && self.ourselves.includes(proc, process.pid, &process.comm) {
+                let (at, pid, started) = (process.at, process.pid, process.started);
+                evidence.observers.push(Observer { at, pid, started });
+            }
             let path = TaskPath::of_process(process.pid, "cgroup");
             let membership = (self.known.wants_cgroup(&process)
                 && proc.read_all(&path, MAX_CGROUP_FILE, &mut text).is_ok())

@@ -26,6 +26,8 @@ pub struct Stat<'a> {
     /// Threads of the whole process.
     pub threads: u64,
     pub started: u64,
+    /// Pages in memory, of the whole process.
+    pub resident_pages: u64,
     pub core: u32,
     pub rt_priority: u8,
     pub policy: u64,
@@ -62,6 +64,8 @@ pub fn parse_stat(bytes: &[u8]) -> Result<Stat<'_>, ParseError> {
     let nice = parse_nice(field(19, "nice")?).ok_or_else(|| expected("-20 to 19 for nice"))?;
     let threads = number_of(field(20, "num_threads")?, "num_threads")?;
     let started = number_of(field(22, "starttime")?, "starttime")?;
+    // The kernel prints a sum of counters of several cores, which may be below 0 for a moment (mm/util.c: get_mm_rss before 6.2).
+    let resident_pages = parse_u64(field(24, "rss")?).unwrap_or(0);
     let core = number_of(field(39, "processor")?, "processor")?;
     let rt_priority = number_of(field(40, "rt_priority")?, "rt_priority")?;
     let policy = number_of(field(41, "policy")?, "policy")?;
@@ -77,6 +81,7 @@ pub fn parse_stat(bytes: &[u8]) -> Result<Stat<'_>, ParseError> {
         nice,
         threads,
         started,
+        resident_pages,
         core: u32::try_from(core).map_err(|_| expected("a core number for processor"))?,
         rt_priority: u8::try_from(rt_priority).map_err(|_| expected("0 to 99 for rt_priority"))?,
         policy,
@@ -166,6 +171,15 @@ mod tests {
         bytes.extend_from_slice(comm);
         bytes.extend_from_slice(b") R 1 77 77 34816 77 4194304 100 0 3 0 41 42 0 0 -51 -5 9 0 123456 1 1 1 1 1 1 1 1 1 1 1 1 0 0 0 17 39 50 1 0 0 0\n");
         bytes
+    }
+
+    #[test]
+    fn the_size_is_read_and_may_be_odd_for_a_moment() {
+        let line = |rss: &str| {
+            format!("77 (x) R 1 7 7 0 -1 0 0 0 0 0 1 2 0 0 20 0 1 0 5 99 {rss} 1 1 1 1 1 1 1 1 1 1 0 0 0 17 1 0 0\n")
+        };
+        assert_eq!(parse_stat(line("5242").as_bytes()).unwrap().resident_pages, 5242);
+        assert_eq!(parse_stat(line("-3").as_bytes()).unwrap().resident_pages, 0);
     }
 
     #[test]

@@ -492,3 +492,51 @@ fn looking_is_cheap() {
     let hot = thread_cpu().since(before) / 10;
     assert!(hot < Duration::from_millis(5), "{hot:?} per hot look");
 }
+
+#[test]
+fn an_observer_is_known_by_its_pid_and_program_not_by_its_name() {
+    // Another program with our name.
+    let dir = tempfile::tempdir().unwrap();
+    let own = fs::read_to_string("/proc/self/comm").unwrap();
+    let own = own.trim_end();
+    let sleep = ["/usr/bin/sleep", "/bin/sleep"].into_iter().find(|path| fs::metadata(path).is_ok()).expect("sleep");
+    let program = dir.path().join(own);
+    std::os::unix::fs::symlink(sleep, &program).unwrap();
+    let impostor = coroner_lab::Child::spawn("impostor", Command::new(&program).arg("600")).unwrap();
+    let mut reader = TaskReader::new(Root::live());
+    let mut seen = Evidence::default();
+    wait_for("the impostor has our name", || {
+        seen = Evidence::default();
+        reader.tell_anew();
+        reader.look_all(now(), &mut seen);
+        seen.processes.iter().any(|p| p.pid == impostor.pid() && p.comm == own)
+    });
+    let pids: Vec<u32> = seen.observers.iter().map(|observer| observer.pid).collect();
+    assert!(pids.contains(&std::process::id()), "{pids:?}");
+    assert!(!pids.contains(&impostor.pid()), "{pids:?}");
+}
+
+#[test]
+fn the_largest_processes_are_reported_at_first_and_when_they_change() {
+    let tree = Tree::new();
+    let page = rustix::param::page_size() as u64;
+    let sized = |pid: u32, pages: u64| {
+        tree.thread(pid, pid, SAID, "1 1 1\n");
+        let stat = fs::read_to_string(tree.0.path().join(format!("proc/{pid}/task/{pid}/stat"))).unwrap();
+        let mut fields: Vec<String> = stat.split(' ').map(str::to_owned).collect();
+        fields[23] = pages.to_string();
+        tree.write(&format!("{pid}/task/{pid}/stat"), fields.join(" "));
+    };
+    for pid in 10..20 {
+        sized(pid, u64::from(pid) * 1000);
+    }
+    let mut reader = tree.reader();
+    let told =
+        |seen: &Evidence| seen.memory_holders.iter().map(|h| (h.pid, h.resident_bytes / page)).collect::<Vec<_>>();
+    let largest = [(19, 19_000), (18, 18_000), (17, 17_000), (16, 16_000), (15, 15_000)];
+    assert_eq!(told(&look_all(&mut reader, 1)), largest);
+    assert!(told(&look_all(&mut reader, 2)).is_empty(), "nothing changed");
+    sized(12, (1 << 30) / page);
+    assert_eq!(told(&look_all(&mut reader, 3))[0], (12, (1 << 30) / page));
+    assert_eq!(told(&look_all(&mut reader, 64)).len(), 5, "once a minute anyway");
+}

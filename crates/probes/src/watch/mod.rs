@@ -59,13 +59,15 @@ const AUDIT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// With at least this many dead memory cgroups, they and all kernel work are named.
 const DEAD_WORTH_NAMING: u64 = 100;
+/// They are named again at the end of the watch if this many came or went.
+const OTHERS: u64 = 10;
 /// Time limit of a scan for them; 60,000 take a third of a second.
 const ZOMBIES_LIMIT: Duration = Duration::from_secs(3);
 
 /// When dead memory cgroups are named.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum NameZombies {
-    /// At the beginning, if there are many.
+    /// At the beginning, if there are many; at the end, if there are many that were not named yet.
     #[default]
     IfMany,
     /// However few there are, at the beginning and at the end.
@@ -136,6 +138,8 @@ pub struct Watch {
     sampler: Option<KernelSampler>,
     root: Root,
     zombies: NameZombies,
+    /// How many there were when they were named at the beginning; `None` if they were not.
+    zombies_named: Option<u64>,
     bpf: Bpf,
     log: KernelLog,
     units: UnitLooks,
@@ -186,6 +190,7 @@ impl Watch {
         let many = many_zombies(&first);
         if many || zombies == NameZombies::Always {
             watch.name_zombies(&mut first);
+            watch.zombies_named = first.zombie_scans.last().and_then(|scan| scan.dead);
         }
         if kernel_work {
             watch.sample_kernel(many, &mut first);
@@ -219,6 +224,7 @@ impl Watch {
             exits: None,
             sampler: None,
             zombies: options.zombies,
+            zombies_named: None,
             bpf: options.bpf,
             log,
             units: UnitLooks::new(root.clone(), options.bus, duration),
@@ -299,7 +305,8 @@ impl Watch {
         self.units.finish(evidence);
         self.cgroups.collect_stat_read(evidence);
         self.finish_in_kernel(evidence);
-        if self.zombies == NameZombies::Always {
+        // After the last events, so that each cgroup reported as left can be looked up.
+        if self.zombies == NameZombies::Always || self.has_other_zombies(evidence) {
             self.name_zombies(evidence);
         }
         if let Some(audit) = &mut self.audit {
@@ -407,6 +414,12 @@ impl Watch {
             self.cgroups.look(at, self.homes.all_seen.then_some(&memory), evidence);
             self.cgroups.look_control(at, &cpu, &memory, reread, evidence);
         });
+    }
+
+    /// Whether there are many dead memory cgroups now, and not those that were named at the beginning.
+    fn has_other_zombies(&self, evidence: &Evidence) -> bool {
+        let Some(dead) = evidence.cgroup_censuses.last().and_then(|census| census.dying) else { return false };
+        dead >= DEAD_WORTH_NAMING && self.zombies_named.is_none_or(|named| dead.abs_diff(named) >= OTHERS)
     }
 
     fn name_zombies(&self, evidence: &mut Evidence) {

@@ -8,7 +8,7 @@ use crate::steps::threads::{ThreadRef, cores_words};
 use crate::steps::{Action, LowerPriority, MoveInterrupt, MoveThread, StepKind};
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::cited::{NO_ROOM, with_room, with_room_for_thread};
-use coroner_diagnosis::cores::threads::{OBSERVER, is_ksoftirqd_of, is_napi};
+use coroner_diagnosis::cores::threads::{is_ksoftirqd_of, is_napi};
 use coroner_diagnosis::ties::Task;
 use coroner_diagnosis::verdict::chain::KEEPS_OTHERS_OFF;
 use coroner_diagnosis::{Code, Finding};
@@ -63,7 +63,7 @@ impl Scene<'_> {
     fn culprit(&self, culprit: &Task, draft: &mut Draft) {
         let name = culprit.name();
         let Some(about) = thread_of(self.case.evidence, culprit.tid) else { return };
-        if about.comm == OBSERVER {
+        if self.case.is_observer(about.pid) {
             return;
         }
         if about.kernel {

@@ -133,6 +133,7 @@ fn maker(share: &MakerShare) -> Value {
         "example": share.example,
         "born": share.born,
         "removed": share.removed,
+        "left": share.left,
         "per_minute": rounded(share.per_minute),
     })
 }

@@ -431,11 +431,12 @@ fn nothing_seen_is_not_fine() {
 #[test]
 fn our_own_threads_are_victims_only_of_real_time_threads() {
     let scene = |owner: Actor| {
-        Scene::new(2, 5.0)
+        let evidence = Scene::new(2, 5.0)
             .load(1, 0.0, 5.0, Load::User, 1.0)
             .with(owner.pinned().until(99.0, Doing::Run))
-            .with(Actor::new(90, "sampler", 1).of_process(89, "coroner").until(99.0, Doing::Wait))
-            .evidence()
+            .with(Actor::new(90, "sampler", 1).of_process(89, "watcher").until(99.0, Doing::Wait))
+            .evidence();
+        observed_by(89, evidence)
     };
     assert_eq!(findings(&scene(Actor::new(4711, "spin", 1))), []);
     assert_eq!(findings(&scene(Actor::new(4711, "spin", 1).fifo(50)))[0].severity, Severity::Warning);
@@ -457,14 +458,22 @@ fn threads_that_take_turns_in_the_kernel_are_not_stuck() {
 
 #[test]
 fn a_core_that_we_fill_ourselves_is_only_worth_knowing() {
-    let scene = |process: &str| {
-        Scene::new(2, 5.0)
+    let scene = |observer: u32| {
+        let evidence = Scene::new(2, 5.0)
             .load(1, 0.0, 5.0, Load::System, 1.0)
-            .with(Actor::new(90, "sampler", 1).of_process(89, process).in_kernel().until(99.0, Doing::Run))
-            .evidence()
+            .with(Actor::new(90, "sampler", 1).of_process(89, "coroner").in_kernel().until(99.0, Doing::Run))
+            .evidence();
+        observed_by(observer, evidence)
     };
-    assert_eq!(findings(&scene("agent"))[0].severity, Severity::Warning);
-    assert_eq!(findings(&scene("coroner"))[0].severity, Severity::Info);
+    assert_eq!(findings(&scene(88))[0].severity, Severity::Warning, "the name says nothing");
+    assert_eq!(findings(&scene(89))[0].severity, Severity::Info);
+}
+
+/// Evidence that this process made.
+fn observed_by(pid: u32, mut evidence: Evidence) -> Evidence {
+    let started = evidence.processes.iter().find(|process| process.pid == pid).map_or(5, |process| process.started);
+    evidence.observers.push(coroner_evidence::Observer { pid, started, ..Default::default() });
+    evidence
 }
 
 #[test]

@@ -2,15 +2,18 @@
 
 use crate::finding::{Fact, FactKey, Subject, SubjectKind};
 use crate::units::paths::operand;
-use crate::words::{bytes, count, list, plural, rate};
+use crate::words::{bytes, count, list, percent, plural, rate};
 use crate::zombies::groups::join_path;
-use crate::zombies::{FileGroup, Group, MakerShare, OtherwiseKind, PerHour, RateFrom, ZombieReport};
+use crate::zombies::{FileGroup, Group, MakerShare, OtherwiseKind, ZombieReport};
+use coroner_evidence::Evidence;
 use std::time::Duration;
 
 /// How many groups, files and makers are named.
 const GROUPS: usize = 3;
 const FILES: usize = 3;
-const MAKERS: usize = 2;
+const MAKERS: usize = 4;
+/// Whoever made fewer cgroups needs no acquittal.
+const WORTH_CLEARING: u64 = 20;
 
 /// The group that has more than half of them.
 pub fn dominant<'r, 'e>(report: &'r ZombieReport<'e>) -> Option<&'r Group<'e>> {
@@ -45,34 +48,86 @@ pub fn detail(report: &ZombieReport<'_>) -> String {
         let why = report.scan.instead_of.first().map(|tried| format!(": {}", tried.why));
         text.push_str(&format!("{}. ", why.unwrap_or_default()));
     }
-    let makers: Vec<String> = report.groups.iter().flat_map(known_makers).take(MAKERS).map(maker_words).collect();
-    if !makers.is_empty() {
-        text.push_str(&format!("Made by {}. ", makers.join("; ")));
+    text
+}
+
+/// Who made those that stay, as far as it was seen; and that those who made others did not. `alike`: those there before have the same names.
+pub fn who_made_them(
+    evidence: &Evidence,
+    dead: u64,
+    makers: &[MakerShare],
+    leakers: &[MakerShare],
+    alike: bool,
+) -> String {
+    if evidence.cgroup_fates.is_empty() {
+        // Nobody followed them: all that is known is that nothing was freed of what was removed there.
+        let words: Vec<String> = leakers.iter().take(MAKERS).map(maker_words).collect();
+        return if words.is_empty() { String::new() } else { format!("Made by {}. ", words.join("; ")) };
+    }
+    let left = left_by(leakers);
+    let mut text = String::new();
+    if !leakers.is_empty() {
+        let before = dead.saturating_sub(left);
+        if before > 0 {
+            text.push_str(&format!("{} of the {} were there before we looked. ", count(before), count(dead)));
+        }
+        let words: Vec<String> = leakers.iter().take(MAKERS).map(|share| left_words(share, left)).collect();
+        text.push_str(&format!("{}. ", list(&words, MAKERS)));
+        if before > 0 && alike {
+            text.push_str("Those there before have the same names: probably the same made them. ");
+        }
+        return text;
+    }
+    // Only those that nobody made while we watched.
+    let born: u64 = makers.iter().filter(|share| share.maker.is_some()).map(|share| share.born).sum();
+    match born {
+        0 => text.push_str("Nobody made cgroups while we watched: who made the dead ones is unknown. "),
+        born => {
+            let stay: u64 = makers.iter().filter_map(|share| share.left).sum();
+            text.push_str(&format!(
+                "Of the {} made while we watched, {}: who made the others is unknown. ",
+                plural(born, "cgroup", "cgroups"),
+                match stay {
+                    0 => "none stays".to_owned(),
+                    stay => format!("{} stay", count(stay)),
+                }
+            ));
+        }
+    }
+    let tidy: Vec<String> = makers
+        .iter()
+        .filter(|share| share.maker.is_some() && share.born >= WORTH_CLEARING && share.left == Some(0))
+        .map(|share| format!("{} ({} made, all freed)", share.name(), count(share.born)))
+        .collect();
+    if !tidy.is_empty() {
+        text.push_str(&format!("Not to blame: {}. ", list(&tidy, MAKERS)));
     }
     text
 }
 
-/// Who made and removed most cgroups while we watched, whether or not those are dead.
-pub fn makers_seen(report: &ZombieReport<'_>) -> String {
-    match report.makers.iter().find(|share| share.maker.is_some() && share.removed > 0) {
-        Some(share) => format!("Most were made and removed by {}. ", maker_words(share)),
-        None => String::new(),
-    }
+/// How many of the dead these left while we watched.
+fn left_by(leakers: &[MakerShare]) -> u64 {
+    leakers.iter().fold(0, |sum, share| sum.saturating_add(share.left.unwrap_or(0)))
 }
 
-/// What they cost, and how fast they came.
-pub fn what_they_cost(report: &ZombieReport<'_>) -> String {
-    let mut text = format!("{} ", report.cost.matters);
-    if let Some(words) = report.per_hour.and_then(births_words) {
-        text.push_str(&words);
-    }
-    text
+/// `a[70] made 125 (52 % of those that stay), and all stay`
+fn left_words(share: &MakerShare, all: u64) -> String {
+    let left = share.left.unwrap_or(0);
+    let stay = match left >= share.born {
+        true => "and all stay".to_owned(),
+        false => format!("and {} of them stay", count(left)),
+    };
+    let part = match left < all {
+        true => format!(" ({} of those that stay)", percent(left as f64 / all as f64)),
+        false => String::new(),
+    };
+    format!("{} while we watched, {stay}{part}", maker_words_made(share))
 }
 
-/// Who makes cgroups that the kernel cannot free; whoever makes others is not the culprit.
-fn known_makers<'g>(group: &'g Group<'_>) -> impl Iterator<Item = &'g MakerShare> {
-    let leaks = group.churn.is_some_and(|churn| churn.leaks());
-    group.makers.iter().filter(move |m| leaks && m.maker.is_some())
+fn maker_words_made(share: &MakerShare) -> String {
+    let for_unit = share.made_unit.as_ref().map(|unit| format!(" for {unit}")).unwrap_or_default();
+    let what = join_path(&share.parent, &share.pattern);
+    format!("{} made {} cgroups{for_unit} ({what})", share.name(), count(share.born))
 }
 
 fn group_words(group: &Group<'_>) -> String {
@@ -116,15 +171,6 @@ fn maker_words(share: &MakerShare) -> String {
     format!("{}{for_unit}, {}{restarts} ({what})", share.name(), rate(share.per_minute, minute))
 }
 
-fn births_words(rate: PerHour) -> Option<String> {
-    match rate.from {
-        RateFrom::Births { .. } => {
-            Some(format!("By their birth times, {} more come per hour. ", count(rate.value.round() as u64)))
-        }
-        _ => None,
-    }
-}
-
 pub fn facts(report: &ZombieReport<'_>) -> Vec<Fact> {
     let method = report.scan.method.as_str();
     let mut facts = Vec::new();
@@ -139,10 +185,6 @@ pub fn facts(report: &ZombieReport<'_>) -> Vec<Fact> {
                 Fact::new(FactKey::PinnedIn, file.bytes, method).of(format!("{} ({})", file.pattern, file.filesystem)),
             );
         }
-        for maker in known_makers(group).take(MAKERS) {
-            let source = "tracepoint cgroup_mkdir";
-            facts.push(Fact::new(FactKey::CgroupsMadeBy, maker.born, source).of(maker.name()));
-        }
     }
     for line in report.cost.lines.iter().filter(|line| line.measured) {
         facts.push(Fact::new(FactKey::DeadCost, line.text.clone(), "measured on this node").of(line.kind.as_str()));
@@ -150,15 +192,35 @@ pub fn facts(report: &ZombieReport<'_>) -> Vec<Fact> {
     facts
 }
 
+/// Who left them, and how many were there before.
+pub fn maker_facts(evidence: &Evidence, dead: u64, leakers: &[MakerShare]) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    for maker in leakers.iter().take(MAKERS) {
+        facts.push(Fact::new(FactKey::CgroupsMadeBy, maker.born, "tracepoint cgroup_mkdir").of(maker.name()));
+        if let Some(left) = maker.left {
+            let source = "tracepoints cgroup_rmdir and cgroup_release, by id";
+            facts.push(Fact::new(FactKey::CgroupsLeftBy, left, source).of(maker.name()));
+        }
+    }
+    if !evidence.cgroup_fates.is_empty() {
+        let before = dead.saturating_sub(left_by(leakers));
+        facts.push(Fact::new(FactKey::DeadBefore, before, "the dead, less those made while watching"));
+    }
+    facts
+}
+
 /// Concrete if it is known what to stop and what to delete.
-pub fn remedy(report: &ZombieReport<'_>) -> Option<String> {
+pub fn remedy(report: &ZombieReport<'_>, leakers: &[MakerShare], stands_still: bool) -> Option<String> {
     let group = dominant(report)?;
-    let who = match (&group.unit, known_makers(group).next()) {
+    let who = match (&group.unit, leakers.first()) {
         (Some(unit), _) => format!(
             "{unit} (`systemctl status {0}`, then `systemctl disable --now {0}` if the node can do without it)",
             operand(unit)
         ),
-        (None, Some(maker)) => maker.name(),
+        (None, Some(_)) => {
+            let names: Vec<String> = leakers.iter().map(MakerShare::name).collect();
+            list(&names, MAKERS)
+        }
         (None, None) if group.pod_uid.is_some() || group.parent.contains("kubepods") => {
             format!("the pod below {} whose containers keep restarting (`crictl ps -a`)", group.parent)
         }
@@ -167,7 +229,7 @@ pub fn remedy(report: &ZombieReport<'_>) -> Option<String> {
             group.parent
         ),
     };
-    let stands_still = group.per_hour.is_some_and(|rate| rate.value == 0.0);
+    let stands_still = stands_still || group.per_hour.is_some_and(|rate| rate.value == 0.0);
     let stop = match stands_still {
         true => format!("Their number is not growing now. If it does, stop what makes them: {who}. "),
         false => format!("Stop what makes them: {who}. That stops the growth but frees nothing. "),

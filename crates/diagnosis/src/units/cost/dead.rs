@@ -167,12 +167,12 @@ impl Joined {
         if evidence.cgroup_churn.is_empty() || joined.unit_of.iter().all(Option::is_some) {
             return joined;
         }
-        // No unit by path: whose processes make cgroups like these?
+        // No unit by path: whose processes make cgroups like these that stay?
         let (mut groups, group_of) = groups(scan);
-        makers::join(evidence, &mut groups);
+        makers::join(evidence, scan, None, &mut groups);
         let makers: Vec<Option<usize>> = groups
             .iter()
-            .map(|group| only_maker(&group.makers, paths).map(|unit| place(unit, &mut joined.units)))
+            .map(|group| only_maker(&makers::leakers(group), paths).map(|unit| place(unit, &mut joined.units)))
             .collect();
         for (unit, &group) in joined.unit_of.iter_mut().zip(&group_of) {
             if unit.is_none() {
@@ -183,9 +183,9 @@ impl Joined {
     }
 }
 
-/// The unit whose processes made all cgroups seen of a group; not one that makes cgroups for others.
-fn only_maker(makers: &[MakerShare], paths: &UnitPaths<'_>) -> Option<String> {
-    let mut units = makers.iter().filter(|m| m.born > 0).map(|m| {
+/// The unit whose processes left all cgroups of a group that came while watching; not one that makes cgroups for others.
+fn only_maker(leakers: &[&MakerShare], paths: &UnitPaths<'_>) -> Option<String> {
+    let mut units = leakers.iter().map(|m| {
         let maker = m.maker.as_ref()?;
         paths.unit_of(maker.cgroup.as_deref()?).filter(|unit| !makes_for_others(unit, &maker.comm))
     });

@@ -54,6 +54,6 @@ fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
         },
         remedy,
         not_fixed,
-        risk: dead.and_then(|_| risk::when_zombies_hurt(case, cost?.zombies_per_hour)),
+        risk: dead.and_then(|_| risk::when_zombies_hurt(case)),
     })
 }

@@ -11,7 +11,7 @@ const NODE: &str = "memory";
 
 pub const CAUSE: Cause = Cause { codes: &[Code::MemoryReclaim, Code::OomKill], judge };
 
-fn judge(_: &Case<'_>, finding: &Finding) -> Option<Root> {
+fn judge(case: &Case<'_>, finding: &Finding) -> Option<Root> {
     let cgroup = finding.subject.kind == SubjectKind::Cgroup;
     let name = &finding.subject.name;
     Some(match (finding.code, cgroup) {
@@ -23,7 +23,14 @@ fn judge(_: &Case<'_>, finding: &Finding) -> Option<Root> {
         ),
         (Code::MemoryReclaim, false) => Root::of(
             finding,
-            "the whole node is short of memory: threads must reclaim pages to get new ones",
+            match finding.ties.culprits.first() {
+                Some(holder) => format!(
+                    "the whole node is short of memory, most of it held by {}{}: threads must reclaim pages to get new ones",
+                    holder.name(),
+                    case.home_of(holder.pid)
+                ),
+                None => "the whole node is short of memory: threads must reclaim pages to get new ones".to_owned(),
+            },
             measured(finding, "the kernel counts this for the node as a whole"),
             "Waking kswapd earlier spares jobs the stalls but adds no memory.",
         ),

@@ -6,8 +6,8 @@ use crate::code::Code;
 use crate::finding::{Fact, FactKey, Finding, SubjectKind};
 use crate::verdict::{Proof, Proofs};
 use crate::words::{count, duration_words, percent};
-use crate::zombies::Growth;
 use crate::zombies::growth::RateFrom;
+use crate::zombies::{Growth, MakerShare};
 use coroner_evidence::CgroupOwner;
 
 /// With fewer, or a smaller share of all, somebody else is to blame.
@@ -32,6 +32,8 @@ struct Left {
     per_hour: Option<f64>,
     /// The rate was watched; otherwise it comes from birth times, many of which may coincide.
     watched: bool,
+    /// How many it can have left: those it made while watched that stay, or its restarts, whichever is more.
+    explained: u64,
 }
 
 fn examine(case: &Case<'_>, cause: &Finding, _: &Finding) -> Option<Linked> {
@@ -42,14 +44,30 @@ fn examine(case: &Case<'_>, cause: &Finding, _: &Finding) -> Option<Linked> {
             let from = cost.zombies_rate_from;
             let is_now = from != Some("since-boot");
             let per_hour = cost.zombies_per_hour.filter(|_| is_now);
-            Left { own: cost.zombies, per_hour, watched: from == Some("watched") }
+            let explained = made_by_unit(case, &cause.subject.name).max(restarts(cause));
+            Left { own: cost.zombies, per_hour, watched: from == Some("watched"), explained }
         }
-        _ => of_pod(case, cause.ties.pods.first()?),
+        _ => of_pod(case, cause.ties.pods.first()?, restarts(cause)),
     };
     examine_left(case, &left, cause, dead)
 }
 
-fn of_pod(case: &Case<'_>, uid: &str) -> Left {
+/// How often it was started, as far as that was counted.
+fn restarts(cause: &Finding) -> u64 {
+    let counted = [FactKey::Restarts, FactKey::AutomaticRestarts, FactKey::CgroupsMade, FactKey::CgroupsRemoved];
+    counted.into_iter().filter_map(|key| cause.number(key)).fold(0.0, f64::max) as u64
+}
+
+/// The dead that were made while watching, for this unit or by its processes.
+fn made_by_unit(case: &Case<'_>, unit: &str) -> u64 {
+    let Some(report) = case.zombies() else { return 0 };
+    let is_its = |share: &&MakerShare| {
+        share.made_unit.as_deref() == Some(unit) || share.made_unit.is_none() && share.unit.as_deref() == Some(unit)
+    };
+    report.makers.iter().filter(is_its).fold(0, |sum, share| sum.saturating_add(share.left.unwrap_or(0)))
+}
+
+fn of_pod(case: &Case<'_>, uid: &str, explained: u64) -> Left {
     let named = case.zombies().filter(|report| report.scan.method.is_bpf());
     let is_its = |path: &str| CgroupOwner::of_path(path).pod_uid.as_deref() == Some(uid);
     let rate = case.zombies().and_then(|report| {
@@ -60,6 +78,7 @@ fn of_pod(case: &Case<'_>, uid: &str) -> Left {
         own: named.map(|report| report.scan.zombies.iter().filter(|zombie| is_its(&zombie.path)).count() as u64),
         per_hour: rate.filter(|rate| !matches!(rate.from, RateFrom::SinceBoot { .. })).map(|rate| rate.value),
         watched: rate.is_some_and(|rate| matches!(rate.from, RateFrom::Watched { .. })),
+        explained,
     }
 }
 
@@ -70,9 +89,11 @@ fn examine_left(case: &Case<'_>, left: &Left, cause: &Finding, dead: u64) -> Opt
     if own < A_FEW || part < PART {
         return None;
     }
-    let per_hour = left.per_hour.filter(|per_hour| *per_hour > 0.0);
+    // Births of the last hour show no growth: all may have been in its first minute.
+    let per_hour = left.per_hour.filter(|per_hour| *per_hour > 0.0 && left.watched);
+    let explained = left.explained.min(own);
     let mut evidence = vec![Fact::new(FactKey::DeadOf, own, "names of dead cgroups").of(unit)];
-    if let Some(per_hour) = per_hour.filter(|_| left.watched) {
+    if let Some(per_hour) = per_hour {
         evidence.push(Fact::new(FactKey::DeadMemcgsPerHour, per_hour.round() as u64, "names of dead cgroups"));
     }
     evidence.extend(cause.facts(&[
@@ -82,7 +103,10 @@ fn examine_left(case: &Case<'_>, left: &Left, cause: &Finding, dead: u64) -> Opt
         FactKey::ChurnPerHour,
     ]));
     Some(Linked {
-        because: format!("it left {} of the {} dead cgroups", count(own), count(dead)),
+        because: match explained < own {
+            true => format!("{} of the {} dead cgroups have its path", count(own), count(dead)),
+            false => format!("it left {} of the {} dead cgroups", count(own), count(dead)),
+        },
         proofs: Proofs {
             identity: Proof::shown(format!("they have the path of {unit}, or its processes made them")),
             order: match per_hour {
@@ -90,6 +114,12 @@ fn examine_left(case: &Case<'_>, left: &Left, cause: &Finding, dead: u64) -> Opt
                 None => Proof::not_seen("that their number grows while it restarts"),
             },
             size: match part >= MOST {
+                // Each start leaves at most one.
+                _ if (explained as f64) < MOST * dead as f64 && explained < own => Proof::not_seen(format!(
+                    "where most come from: {} can be its own, one per start that was counted; {} were there before",
+                    count(explained),
+                    count(dead.saturating_sub(explained))
+                )),
                 true => Proof::shown(format!("it left {} of all dead cgroups", percent(part))),
                 false => Proof::not_seen(format!("it left only {} of all dead cgroups", percent(part))),
             },

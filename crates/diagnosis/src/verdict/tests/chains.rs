@@ -72,6 +72,7 @@ fn the_time_line_begins_with_the_walk_and_ends_with_the_reset() {
 fn without_a_nic_it_ends_at_the_core() {
     let mut evidence = with_full_core(quiet()).evidence();
     unit(&mut evidence, "ecs.service", 24);
+    restarted_before(&mut evidence, "ecs.service", 19_876);
     dead(&mut evidence, CGROUP, 19_976, 20_000);
     work(&mut evidence, 2, 9, CORE, KUBELET, "kubelet", WorkKind::StatsWalk);
     let verdict = only(&evidence);
@@ -106,6 +107,35 @@ fn zombies_that_cost_nothing_yet_are_a_risk_with_a_date() {
     for word in ["3,703", "memory reclaim", "2023-11-14", "18 min"] {
         assert!(risk.contains(word), "{word}: {risk}");
     }
+}
+
+#[test]
+fn few_restarts_cannot_have_left_thousands() {
+    let mut evidence = quiet().evidence();
+    unit(&mut evidence, "ecs.service", 24);
+    dead(&mut evidence, CGROUP, 5_976, 6_000);
+    let verdict = only(&evidence);
+    assert_eq!(verdict.root_cause.subject.name, "ecs.service");
+    assert_eq!(verdict.certainty, Certainty::Likely);
+    let size = &verdict.chain[0].proofs.size;
+    assert!(size.text().contains("124 can be its own") && size.text().contains("5,876 were there before"), "{size:?}");
+    // As many restarts as dead cgroups.
+    restarted_before(&mut evidence, "ecs.service", 5_876);
+    assert_eq!(only(&evidence).certainty, Certainty::Proven);
+}
+
+#[test]
+fn births_of_the_last_hour_are_no_forecast() {
+    let mut evidence = quiet().evidence();
+    evidence.node.as_mut().unwrap().kernel = Some("6.1.0-40-cloud-amd64".to_owned());
+    dead(&mut evidence, "/lab/gone", 1_000, 1_000);
+    for scan in &mut evidence.zombie_scans {
+        for zombie in &mut scan.zombies {
+            zombie.born = crate::zombies::test_scan::born(time(0.0) - Duration::from_secs(600), true);
+        }
+    }
+    let verdict = only(&evidence);
+    assert_eq!((verdict.root_cause.code, verdict.risk), (ZombieMemcgs, None), "nothing was seen to grow");
 }
 
 #[test]

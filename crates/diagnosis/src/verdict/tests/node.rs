@@ -104,6 +104,13 @@ pub fn unit(evidence: &mut Evidence, name: &str, restarts: u32) {
     }
 }
 
+/// That many restarts more, before we looked.
+pub fn restarted_before(evidence: &mut Evidence, name: &str, restarts: u32) {
+    for unit in evidence.units.iter_mut().filter(|unit| unit.name == name) {
+        unit.restarts = unit.restarts.map(|counted| counted + restarts);
+    }
+}
+
 /// eth0 with its queue 5 on that core, and packets for it.
 pub fn nic(evidence: &mut Evidence, core: u32) {
     evidence.nics.push(Nic {
@@ -180,6 +187,7 @@ pub fn slow_read(evidence: &mut Evidence, ms: u64) {
 pub fn incident() -> Evidence {
     let mut evidence = with_full_core(quiet()).with(starving(CORE)).evidence();
     unit(&mut evidence, "ecs.service", 24);
+    restarted_before(&mut evidence, "ecs.service", 19_876);
     unit(&mut evidence, "kubelet.service", 0);
     dead(&mut evidence, CGROUP, 19_976, 20_000);
     work(&mut evidence, 2, 9, CORE, KUBELET, "kubelet", WorkKind::StatsWalk);

@@ -195,3 +195,16 @@ fn findings_about_others_are_ignored_only_on_a_shared_machine() {
     assert!(alarms("observer-cost", "train-ab", true) > 0, "this is the scenario's own");
     assert!(alarms("core-saturated", "v0", true) > 0);
 }
+
+#[test]
+fn who_did_no_harm_must_not_be_blamed() {
+    let truth = Truth::new(json!({})).expect(Expected::new("zombie-memcgs")).innocent("tidy-ab12[7]");
+    let answer = |culprit: Value| {
+        json!({"findings": [{"code": "zombie-memcgs", "severity": "warning", "subject": {"kind": "cgroup", "name": "/jobs"},
+            "title": "dead", "evidence": [], "ties": {"culprits": [culprit]}}], "verdicts": []})
+    };
+    let task = |comm: &str| json!({"comm": comm, "pid": 7, "tid": 7});
+    let judged = |comm| judge(&truth, &answer(task(comm)), Asking::default()).unwrap();
+    assert_eq!((judged("gone").faults.len(), judged("gone").proven_wrong.len()), (0, 0));
+    assert_eq!((judged("tidy-ab12").faults.len(), judged("tidy-ab12").proven_wrong.len()), (1, 1));
+}
