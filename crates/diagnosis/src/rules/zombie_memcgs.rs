@@ -9,7 +9,7 @@ use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::memcg_size::MemcgSize;
 use crate::ties::Ties;
-use crate::words::{bytes, count, duration_words, rate};
+use crate::words::{bytes, count, duration_words};
 use crate::zombies::{self, Growth, MakerShare, ZombieReport, cost};
 use coroner_evidence::{About, CgroupCensus, Evidence, StatRead, ZombieScan, probe};
 use std::time::Duration;
@@ -207,7 +207,7 @@ fn finding(
         detail.push_str(&format!(
             " Over the {} since boot, that is {} on average.",
             duration_words(uptime),
-            rate(dead as f64, uptime)
+            per_hour(dead, uptime)
         ));
     }
 

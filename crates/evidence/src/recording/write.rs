@@ -345,6 +345,7 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
         core_times: _,
         processes,
         threads,
+        cpusets,
         thread_samples: _,
         counters: _,
         nics,
@@ -354,6 +355,7 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
         zombie_scans,
         cgroup_churn,
         kernel_work,
+        waits: _,
         log,
         units,
         unit_files,
@@ -378,6 +380,7 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
     rows::insert(tx, clocks)?;
     rows::insert(tx, processes)?;
     rows::insert(tx, threads)?;
+    unit_rows::insert_cpusets(tx, cpusets)?;
     rows::insert_each(tx, None, nics, |nic, id| rows::insert_below(tx, id, &nic.queues))?;
     rows::insert(tx, cgroup_mounts)?;
     rows::insert_each(tx, None, cgroup_censuses, |census, id| rows::insert_below(tx, id, &census.crowded))?;
