@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// takes longer than everything else.
 pub struct Case<'e> {
     pub evidence: &'e Evidence,
-    /// What the rules found, worst first. Empty while they run.
+    /// What the rules found: what goes on first, then the worst. Empty while they run.
     pub findings: Vec<Finding>,
     cores: OnceCell<Cores<'e>>,
     zombies: OnceCell<Option<Judged<'e>>>,

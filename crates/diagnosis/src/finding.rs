@@ -3,6 +3,7 @@
 use crate::case::Case;
 use crate::rules;
 use crate::ties::Ties;
+use crate::times;
 use crate::verdict::{self, Conclusion};
 use coroner_evidence::{Cost, Evidence, Node, Unseen, Wall, recording};
 use serde::{Serialize, Serializer};
@@ -69,12 +70,18 @@ impl Finding {
             severity: self.severity,
             subject: self.subject.clone(),
             by: self.ties.culprit(),
+            time: self.ties.time,
             ties: self.ties.report(),
             title: self.title.clone(),
             detail: self.detail.clone(),
             evidence: self.evidence.clone(),
             remedy: self.remedy.clone(),
         }
+    }
+
+    /// Whether it goes on at the end of the window.
+    pub fn is_ongoing(&self) -> bool {
+        self.ties.time.ongoing
     }
 
     /// Whether the reference means this finding.
@@ -127,7 +134,7 @@ pub struct Diagnosis {
     pub node: Node,
     /// First to last look.
     pub window: Option<(Wall, Wall)>,
-    /// Worst first.
+    /// Those that go on, then those that are over; the worst first.
     pub findings: Vec<Finding>,
     pub ruled_out: Vec<RuledOut>,
     pub unseen: Vec<Unseen>,
@@ -157,8 +164,15 @@ pub fn diagnose(evidence: &Evidence) -> Diagnosis {
             }),
         }
     }
+    for finding in &mut findings {
+        finding.ties.time = times::of(evidence, &finding.ties);
+        // An event with an age, not what hurts now: it must not outrank that.
+        if times::was_before(evidence, &finding.ties) {
+            finding.severity = finding.severity.min(Severity::Warning);
+        }
+    }
     // Stable: the order of the rules is the reading order of equals.
-    findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
+    findings.sort_by_key(|f| std::cmp::Reverse((f.is_ongoing(), f.severity)));
     let window = evidence.window().zip(evidence.clocks.last()).map(|(w, c)| (c.wall_of(w.from), c.wall_of(w.to)));
     case.findings = findings;
     let conclusion = verdict::conclude(&case);

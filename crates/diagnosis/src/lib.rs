@@ -16,6 +16,7 @@ pub mod memcg_size;
 pub mod outcome;
 pub mod rules;
 pub mod ties;
+pub mod times;
 pub mod units;
 pub mod verdict;
 pub mod waits;

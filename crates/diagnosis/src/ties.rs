@@ -4,6 +4,7 @@ use crate::cores::owners::Ownership;
 use crate::cores::threads::Who;
 use crate::log_events::LogEvent;
 use coroner_evidence::{Nic, NicQueue, Time, Window};
+use coroner_report::TimeSpan;
 use std::time::Duration;
 
 /// Text names a core in words; this names it so that two findings about it can be matched.
@@ -25,8 +26,10 @@ pub struct Ties {
     pub when: Option<When>,
     /// When it was first seen, if earlier.
     pub since: Option<Time>,
-    /// When it was last seen, if the rule knows.
+    /// When it was last seen, if the rule knows. `None` for a state that holds at the end of the window.
     pub until: Option<Time>,
+    /// The same as wall-clock times, and whether it goes on; computed from the above when the rules are done.
+    pub time: TimeSpan,
 }
 
 pub use coroner_report::finding::{Nic as Queue, Task};

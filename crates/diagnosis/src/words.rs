@@ -61,7 +61,12 @@ pub fn list<S: AsRef<str>>(items: &[S], at_most: usize) -> String {
 pub fn percent(share: f64) -> String {
     // An empty sum is -0.0.
     let p = share * 100.0 + 0.0;
-    if p < 9.95 { format!("{p:.1} %") } else { format!("{p:.0} %") }
+    if p < 9.95 { format!("{p:.1} %") } else { nearly_all(p).unwrap_or_else(|| format!("{p:.0} %")) }
+}
+
+/// `99.7 %` for what would round to 100 % although something is missing.
+pub(crate) fn nearly_all(percent: f64) -> Option<String> {
+    (99.5..100.0).contains(&percent).then(|| format!("{:.1} %", (percent * 10.0).floor() / 10.0))
 }
 
 /// How often, in the unit that reads best: `12 per minute`, `3.5 per hour`.

@@ -61,6 +61,14 @@ impl CoreSet {
         Some(CoreSet::new(cores))
     }
 
+    /// `ff`, `1,00000000`: as the kernel reads masks, in groups of 32 bits.
+    pub fn to_mask(&self) -> String {
+        let groups = self.0.last().map_or(1, |last| last / 32 + 1);
+        let group = |n: u32| self.iter().filter(|core| core / 32 == n).fold(0u32, |bits, core| bits | 1 << (core % 32));
+        let rest = (0..groups - 1).rev().map(|n| format!(",{:08x}", group(n)));
+        format!("{:x}{}", group(groups - 1), rest.collect::<String>())
+    }
+
     pub fn contains(&self, core: u32) -> bool {
         self.0.binary_search(&core).is_ok()
     }

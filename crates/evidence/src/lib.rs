@@ -11,6 +11,7 @@ pub mod cgroup_names;
 pub mod cgroups;
 pub mod cores;
 pub mod counters;
+pub mod cpusets;
 pub mod glob;
 pub mod history;
 pub mod kallsyms;
@@ -38,6 +39,7 @@ pub use coroner_report::Wall;
 pub use coroner_report::node::{self, Node};
 pub use coroner_report::{About, Cost, Unseen};
 pub use counters::{Counters, Delta, Point, Source};
+pub use cpusets::{Cpuset, CpusetLevel};
 pub use glob::glob_matches;
 pub use kernel_work::{KernelWork, WorkKind, WorkRow};
 pub use log::LogLine;
@@ -64,6 +66,8 @@ pub struct Evidence {
     pub processes: Vec<Process>,
     /// Threads, described when first seen and again when their name, scheduling class or affinity changed.
     pub threads: Vec<Thread>,
+    /// Cpusets that keep some of these threads from some cores.
+    pub cpusets: Vec<Cpuset>,
     /// CPU use of threads. The first look has every thread; later ones only those that ran or want to run.
     pub thread_samples: Vec<ThreadSample>,
     /// Processes that observe. Empty in recordings of versions that did not record them.
@@ -161,6 +165,7 @@ impl Evidence {
         self.core_times.extend(later.core_times);
         self.processes.extend(later.processes);
         self.threads.extend(later.threads);
+        self.cpusets.extend(later.cpusets);
         self.thread_samples.extend(later.thread_samples);
         self.observers.extend(later.observers);
         self.memory_holders.extend(later.memory_holders);

@@ -4,7 +4,7 @@ use crate::measure::Measure;
 use crate::planner::PinningFile;
 use crate::reboot::Reboot;
 use crate::steps::{Action, StepKind};
-use coroner_diagnosis::verdict::FindingRef;
+use coroner_diagnosis::verdict::{FindingRef, TimeSpan};
 use coroner_evidence::Node;
 use serde::Serialize;
 
@@ -15,6 +15,8 @@ pub struct Plan {
     pub node: Node,
     /// The root causes, worst first.
     pub causes: Vec<Cause>,
+    /// Root causes of what is over: nothing is planned for them.
+    pub over: Vec<Over>,
     pub steps: Vec<Step>,
     /// Other ways to the same end: done only if named.
     pub alternatives: Vec<Step>,
@@ -38,6 +40,15 @@ pub struct Cause {
     pub certainty: Option<&'static str>,
     /// What will happen if nothing is done.
     pub risk: Option<String>,
+}
+
+/// What ended before the end of the window.
+#[derive(Debug, Clone, Serialize)]
+pub struct Over {
+    #[serde(flatten)]
+    pub finding: FindingRef,
+    pub time: TimeSpan,
+    pub if_it_comes_back: String,
 }
 
 /// One thing to do.

@@ -15,7 +15,7 @@ pub struct Diagnosis {
     pub conclusion: Outcome,
     pub verdicts: Vec<Verdict>,
     pub unexplained: Vec<Unexplained>,
-    /// Worst first.
+    /// Those that go on, then those that are over; the worst first.
     pub findings: Vec<Finding>,
     pub ruled_out: Vec<RuledOut>,
     pub unseen: Vec<Unseen>,

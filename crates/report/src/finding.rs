@@ -1,6 +1,6 @@
 //! A finding as it leaves the node.
 
-use crate::{Code, Fact, Severity, Subject};
+use crate::{Code, Fact, Severity, Subject, TimeSpan};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -14,6 +14,9 @@ pub struct Finding {
     /// Who did it: `kubelet[4711]`.
     #[serde(default)]
     pub by: Option<String>,
+    /// Since when, until when, or still.
+    #[serde(default)]
+    pub time: TimeSpan,
     #[serde(default)]
     pub ties: Ties,
     /// One line that a tired person understands.

@@ -1,6 +1,6 @@
 //! What caused what, with its proofs.
 
-use crate::{Certainty, Code, Fact, Proofs, Severity, Subject, Wall};
+use crate::{Certainty, Code, Fact, Proofs, Severity, Subject, TimeSpan, Wall};
 use serde::{Deserialize, Serialize};
 
 /// Identifies a finding by code, subject and culprit: one core may be occupied by one thread and later by another.
@@ -61,7 +61,10 @@ pub struct Verdict {
     pub proofs: Proofs,
     /// Oldest first.
     pub timeline: Vec<Moment>,
-    /// When it ended, if it was over before the end of the window. `None` if it goes on or that is unknown.
+    /// From the first of its findings to the last.
+    #[serde(default)]
+    pub time: TimeSpan,
+    /// When it ended, if it was over before the end of the window; the same as `time.until`.
     #[serde(default)]
     pub over: Option<Wall>,
     /// First aid and fix in one text.
@@ -104,7 +107,7 @@ pub struct Unexplained {
 /// All conclusions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conclusion {
-    /// Worst first; among equals those that go on, then the surest.
+    /// Those that go on, then those that are over; of these the worst first, then the surest.
     pub verdicts: Vec<Verdict>,
     pub unexplained: Vec<Unexplained>,
 }

@@ -122,6 +122,7 @@ proptest! {
             key: text.clone(), root_cause: finding.clone(), certainty: Certainty::Likely, severity: Severity::Critical, story: text.clone(),
             story_path: vec![text.clone()], story_also: vec![text.clone()], first_aid: Some(text.clone()), fix: text.clone(),
             chain: vec![link], context: vec![finding.clone()], because: text.clone(), proofs, timeline: vec![moment],
+            time: TimeSpan { from: Some(Wall(ms * 1_000_000)), already: shown, ongoing: shown, uncertainty_ms: ms, until: None },
             over: shown.then_some(Wall(ms * 1_000_000)), remedy: text.clone(), not_fixed: text.clone(), risk: Some(text.clone()),
         };
         again(&verdict);

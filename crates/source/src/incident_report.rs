@@ -57,6 +57,8 @@ pub struct ReadIncident {
     pub diagnosis: Diagnosis,
     /// The finding it was frozen for, if it hurt nobody: then no verdict mentions it.
     pub about: Option<Finding>,
+    /// Whether a verdict or a problem without a cause is about what triggered it.
+    pub names_trigger: bool,
     /// As found when the incident was frozen: the hour before is not in its file.
     pub risers: Vec<RiserRow>,
 }
@@ -80,7 +82,8 @@ pub fn report(directory: &Path, number: u64, verbose: bool) -> anyhow::Result<In
             });
             let risers = recording::incident(file).ok().flatten().map(|(_, risers)| risers).unwrap_or_default();
             let about = harmless(&diagnosis, &listed.incident).cloned();
-            ReadIncident { evidence: recording.evidence, diagnosis, about, risers }
+            let names_trigger = about.is_some() || names_trigger(&diagnosis, &listed.incident);
+            ReadIncident { evidence: recording.evidence, diagnosis, about, names_trigger, risers }
         }),
     };
     Ok(IncidentReport { directory: directory.to_owned(), listed, read, verbose })
@@ -110,6 +113,15 @@ fn harmless<'d>(diagnosis: &'d Diagnosis, incident: &Incident) -> Option<&'d Fin
     let near = |finding: &&Finding| near(finding.code, &finding.subject, incident);
     let all = diagnosis.findings.iter().filter(|finding| near(finding) >= THE_SAME);
     all.max_by_key(|finding| (near(finding), finding.severity)).filter(|finding| finding.severity == Severity::Info)
+}
+
+/// Whether something that was found has the trigger's code, or is about the same core, unit or thread. A mark names nothing.
+fn names_trigger(diagnosis: &Diagnosis, incident: &Incident) -> bool {
+    let conclusion = &diagnosis.conclusion;
+    let unexplained =
+        conclusion.unexplained.iter().map(|untold| near(untold.finding.code, &untold.finding.subject, incident));
+    let told = conclusion.verdicts.iter().map(|verdict| nearness(verdict, incident)).chain(unexplained).max();
+    Code::parse(&incident.code).is_none() || told.is_some_and(|nearest| nearest > 0)
 }
 
 /// How far from the trigger it began: the tie-breaker between equally close verdicts.

@@ -12,6 +12,7 @@ use view::ViewArgs;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use coroner_diagnosis::Code;
+use coroner_diagnosis::units::paths::shell_word;
 use coroner_recorder::config::parse_size;
 use coroner_source::live::LiveNode;
 use coroner_source::moment::{Moment, parse_moment};
@@ -275,6 +276,27 @@ impl RecordedArgs {
     pub fn query(&self) -> Query {
         let RecordedArgs { from, last, since, until, no_recorder } = self.clone();
         Query { from, last, since, until, no_recorder }
+    }
+
+    /// The same as arguments of another command: `--from FILE --last 10m`; `None` if no recording was named.
+    pub fn as_arguments(&self) -> Option<String> {
+        let from = self.from.as_ref()?;
+        let mut text = format!("--from {}", shell_word(&from.display().to_string()));
+        if let Some(last) = self.last {
+            text.push_str(&format!(" --last {}s", last.as_secs_f64()));
+        }
+        for (flag, moment) in [("--since", self.since), ("--until", self.until)] {
+            match moment {
+                Some(Moment::Wall(wall)) => text.push_str(&format!(" {flag} {wall}")),
+                Some(Moment::TimeOfDay(ns)) => {
+                    let (s, ms) = (ns / 1_000_000_000, ns / 1_000_000 % 1000);
+                    text.push_str(&format!(" {flag} {:02}:{:02}:{:02}.{ms:03}", s / 3600, s / 60 % 60, s % 60));
+                }
+                // Not a wall-clock time: refused before.
+                _ => {}
+            }
+        }
+        Some(text)
     }
 }
 

@@ -4,7 +4,7 @@ use super::{WATCH_FOR, watch};
 use crate::args::DiagnoseArgs;
 use crate::exit::Exit;
 use crate::output::report::{self, MarkdownReport};
-use crate::output::{diagnosis_text, json_text, print};
+use crate::output::{diagnosis_text, from_recording, json_text, print};
 use coroner_diagnosis::{Diagnosis, Severity, diagnose};
 use coroner_evidence::Evidence;
 use coroner_probes::watch::{NameZombies, WatchOptions};
@@ -20,13 +20,19 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
     }
     args.report.check(args.json, args.recorded.from.as_deref())?;
     let (evidence, recorded) = examine(&args)?;
-    let diagnosis = diagnose(&evidence);
+    let mut diagnosis = diagnose(&evidence);
+    let from = args.recorded.as_arguments();
+    if let Some(from) = &from {
+        from_recording::carry(&mut diagnosis, from);
+    }
     let source = recorded.as_ref().map_or(String::new(), Recorded::lines);
     if args.json {
         let document = with_recorder(documents::diagnosis::document(&diagnosis)?, recorded.as_ref());
         print(&json_text(&document))?;
     } else if !args.report.is_stdout() {
-        print(&diagnosis_text::render(&diagnosis, &evidence, &source, args.verbose))?;
+        let told =
+            diagnosis_text::Told { source: &source, from: from.as_deref(), is_incident: false, verbose: args.verbose };
+        print(&diagnosis_text::render(&diagnosis, &evidence, &told))?;
     }
     // Last, so that a failed write does not lose what was seen.
     args.report.write(|command| {

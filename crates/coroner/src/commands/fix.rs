@@ -4,7 +4,7 @@ use super::{WATCH_FOR, stop_on_signals, units, watch};
 use crate::args::fix::FixArgs;
 use crate::exit::Exit;
 use crate::output::progress::StatusLine;
-use crate::output::{ask, fix_json, fix_text, json_text, print, warn};
+use crate::output::{ask, fix_json, fix_text, from_recording, json_text, print, warn};
 use anyhow::{Context, bail, ensure};
 use coroner_diagnosis::agents::Catalogue;
 use coroner_diagnosis::units::audit;
@@ -51,7 +51,11 @@ pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
     let stop = stop_on_signals()?;
     let wishes = wishes(&args)?;
     let Seen { evidence, recorded } = look(&args, &known)?;
-    let diagnosis = diagnose(&evidence);
+    let mut diagnosis = diagnose(&evidence);
+    let from = args.recorded.as_arguments();
+    if let Some(from) = &from {
+        from_recording::carry(&mut diagnosis, from);
+    }
     let is_here = recorded.as_ref().is_none_or(|recorded| recorded.recorder.is_some());
     // Also for this node's own recorder: it may have recorded another boot.
     if args.apply && recorded.is_some() {
@@ -73,8 +77,14 @@ pub fn run(mut args: FixArgs) -> anyhow::Result<Exit> {
     let source = recorded.as_ref().map_or(String::new(), Recorded::lines);
     if !args.apply {
         let chosen = plan.chosen(&args.step).map_err(|why| anyhow::anyhow!(why))?;
-        let shown =
-            fix_text::Shown { chosen: &chosen, evidence: &evidence, diagnosis: &diagnosis, source: &source, is_here };
+        let shown = fix_text::Shown {
+            chosen: &chosen,
+            evidence: &evidence,
+            diagnosis: &diagnosis,
+            source: &source,
+            is_here,
+            from: from.as_deref(),
+        };
         let text = match args.json {
             true => json_text(&fix_json::plan(&plan, &shown)?),
             false => fix_text::plan(&plan, &shown),
@@ -205,7 +215,8 @@ fn do_it(
     for name in &args.allow {
         ensure!(chosen.iter().any(|step| step.is_named(name)), "--allow {name}: no such step in the plan");
     }
-    let shown = fix_text::Shown { chosen: &chosen, evidence: before.evidence, diagnosis, source: "", is_here: true };
+    let evidence = before.evidence;
+    let shown = fix_text::Shown { chosen: &chosen, evidence, diagnosis, source: "", is_here: true, from: None };
     if !args.json {
         print(&fix_text::before_acting(plan, &shown))?;
     }

@@ -4,6 +4,7 @@ use super::safe::one_line;
 use super::terminal::{bold, by_load, dim, width};
 use coroner_diagnosis::cores::owners::Ownership;
 use coroner_diagnosis::cores::timeline::Shares;
+use coroner_diagnosis::cores::words::percent;
 use coroner_diagnosis::cores::{CoreSummary, Summary};
 use coroner_diagnosis::words::plural;
 use coroner_evidence::{CoreSet, Evidence};
@@ -137,8 +138,4 @@ fn rank(core: &CoreSummary) -> f64 {
 
 fn number(share: f64) -> String {
     format!("{:>4.0} %", share * 100.0)
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
 }

@@ -1,5 +1,6 @@
 //! A diagnosis as text.
 
+use super::from_recording;
 use super::safe::one_line;
 use super::telling;
 use super::terminal::{bold, by_severity, dim, good, width, wrap, wrap_hanging};
@@ -7,12 +8,24 @@ use super::verdict_text;
 use coroner_diagnosis::Outcome;
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::timeline::Shares;
-use coroner_diagnosis::{Diagnosis, Fact, Finding, RuledOut};
-use coroner_evidence::{Cost, Evidence, Node, Unseen};
+use coroner_diagnosis::cores::words::percent;
+use coroner_diagnosis::{Diagnosis, Fact, Finding, RuledOut, Severity};
+use coroner_evidence::{Cost, Evidence, Node, Unseen, Wall};
 use std::time::Duration;
 
-/// `source` says where the evidence comes from, one or more lines.
-pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose: bool) -> String {
+/// How to print a diagnosis.
+pub struct Told<'a> {
+    /// Where the evidence comes from, one or more lines.
+    pub source: &'a str,
+    /// `--from FILE`, if the user named a recording: what is printed to run next must read it, too.
+    pub from: Option<&'a str>,
+    /// The first verdict is the one that the incident is about, so it is told in full even if it is over.
+    pub is_incident: bool,
+    pub verbose: bool,
+}
+
+pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, told: &Told<'_>) -> String {
+    let Told { source, from, is_incident, verbose } = *told;
     let width = width();
     let mut out = String::new();
     out.push_str(&wrap(&node_line(&diagnosis.node), width, 0));
@@ -32,11 +45,12 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
         }
         Outcome::NoCauseFound => format!("{}\n", bold("Problems found, but not their cause:")),
         Outcome::CauseFound => {
-            worse_below(diagnosis, width)
-                + &verdict_text::render(&diagnosis.conclusion.verdicts, diagnosis.window, width, verbose)
+            let (full, _) = telling::by_time(&diagnosis.conclusion.verdicts, is_incident, verbose);
+            worse_below(diagnosis, width) + &verdict_text::render(&full, diagnosis.window, width, verbose)
         }
     });
     out.push_str(&others_text(diagnosis, outcome, width, verbose));
+    out.push_str(&over_text(diagnosis, is_incident, width, verbose));
     if verbose {
         out.push_str(&findings_text(diagnosis, width));
     }
@@ -44,9 +58,12 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
     out.push_str(&unseen_text(&diagnosis.unseen, width));
 
     out.push('\n');
-    let root = diagnosis.conclusion.verdicts.first().map(|verdict| verdict.root_cause.code);
-    if root.is_some() {
-        out.push_str(&dim("Next steps in detail: coroner fix\n"));
+    let verdicts = &diagnosis.conclusion.verdicts;
+    let root = verdicts.first().map(|verdict| verdict.root_cause.code);
+    if verdicts.iter().any(|verdict| verdict.time.ongoing) {
+        let command =
+            from.map_or_else(|| "coroner fix".to_owned(), |from| from_recording::command("coroner fix", from));
+        out.push_str(&dim(&format!("Next steps in detail: {}\n", one_line(&command))));
     }
     if let Some(code) = root.or(diagnosis.findings.first().map(|finding| finding.code)) {
         out.push_str(&dim(&format!("About this finding: coroner --explain {code}\n")));
@@ -60,8 +77,10 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, source: &str, verbose:
 
 /// Announces unexplained problems that are worse than every verdict, so that nobody misses them below.
 fn worse_below(diagnosis: &Diagnosis, width: usize) -> String {
-    let told = diagnosis.conclusion.verdicts.iter().map(|verdict| verdict.severity).max();
-    let worse = telling::unexplained(diagnosis).into_iter().filter(|(finding, _)| Some(finding.severity) > told);
+    let ongoing = diagnosis.conclusion.verdicts.iter().filter(|verdict| verdict.time.ongoing);
+    let told = ongoing.map(|verdict| verdict.severity).max();
+    let unexplained = telling::unexplained(diagnosis).into_iter().filter(|(finding, _)| finding.is_ongoing());
+    let worse = unexplained.filter(|(finding, _)| Some(finding.severity) > told);
     let titles: Vec<&str> = worse.map(|(finding, _)| finding.title.as_str()).collect();
     match titles.is_empty() {
         true => String::new(),
@@ -75,7 +94,13 @@ fn worse_below(diagnosis: &Diagnosis, width: usize) -> String {
 /// Findings outside of every verdict.
 fn others_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: bool) -> String {
     let mut out = String::new();
-    let unexplained = telling::unexplained(diagnosis);
+    let mut unexplained = telling::unexplained(diagnosis);
+    // Alone it is all there is to tell; beside something else it is listed with what is over.
+    if !verbose
+        && diagnosis.findings.iter().any(|finding| finding.is_ongoing() && finding.severity >= Severity::Warning)
+    {
+        unexplained.retain(|(finding, _)| finding.is_ongoing());
+    }
     if !unexplained.is_empty() && outcome == Outcome::CauseFound {
         out.push_str(&format!("\n{}\n", bold("Other problems, cause not found")));
     }
@@ -83,7 +108,11 @@ fn others_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: b
         if i > 0 || outcome != Outcome::CauseFound {
             out.push('\n');
         }
-        out.push_str(&finding_text(finding, width, &FindingParts { evidence: verbose, remedy: true }));
+        out.push_str(&finding_text(
+            finding,
+            width,
+            &FindingParts { evidence: verbose, remedy: true, window: Some(diagnosis.window) },
+        ));
         let needs = format!("To find its cause: {}.", unexplained.needs.trim_end_matches('.'));
         let how = telling::how_to_get(unexplained);
         out.push_str(&wrap(&format!("{needs} {how}"), width, 2));
@@ -94,10 +123,55 @@ fn others_text(diagnosis: &Diagnosis, outcome: Outcome, width: usize, verbose: b
     }
     for finding in worth_knowing {
         if verbose {
-            out.push_str(&finding_text(finding, width, &FindingParts { evidence: true, remedy: true }));
+            out.push_str(&finding_text(
+                finding,
+                width,
+                &FindingParts { evidence: true, remedy: true, window: Some(diagnosis.window) },
+            ));
         } else {
             out.push_str(&wrap_hanging(&format!("- {} ({})", finding.title, finding.code), width, 2, 4));
         }
+    }
+    out
+}
+
+/// What ended before the end of the window, in a few lines each.
+fn over_text(diagnosis: &Diagnosis, is_incident: bool, width: usize, verbose: bool) -> String {
+    let (_, over) = telling::by_time(&diagnosis.conclusion.verdicts, is_incident, verbose);
+    let mut lines: Vec<String> = over
+        .into_iter()
+        .map(|verdict| {
+            format!(
+                "- {} ({}; {}, {}): {}. If it comes back: {}",
+                verdict.root_cause.title,
+                verdict.root_cause.code,
+                verdict.severity.as_str(),
+                verdict.certainty.as_str(),
+                telling::span_words(&verdict.time, diagnosis.window),
+                telling::sentence(&verdict.fix)
+            )
+        })
+        .collect();
+    let goes_on = |finding: &Finding| finding.is_ongoing() && finding.severity >= Severity::Warning;
+    if !verbose && diagnosis.findings.iter().any(goes_on) {
+        let unexplained = telling::unexplained(diagnosis).into_iter().filter(|(finding, _)| !finding.is_ongoing());
+        lines.extend(unexplained.map(|(finding, unexplained)| {
+            format!(
+                "- {} ({}; {}, cause not found): {}. If it comes back: {}",
+                finding.title,
+                finding.code,
+                finding.severity.as_str(),
+                telling::span_words(&finding.ties.time, diagnosis.window),
+                telling::how_to_get(unexplained)
+            )
+        }));
+    }
+    if lines.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", bold("Over"));
+    for line in lines {
+        out.push_str(&wrap_hanging(&line, width, 2, 4));
     }
     out
 }
@@ -113,7 +187,11 @@ fn findings_text(diagnosis: &Diagnosis, width: usize) -> String {
         if i > 0 {
             out.push('\n');
         }
-        out.push_str(&finding_text(finding, width, &FindingParts { evidence: true, remedy: true }));
+        out.push_str(&finding_text(
+            finding,
+            width,
+            &FindingParts { evidence: true, remedy: true, window: Some(diagnosis.window) },
+        ));
     }
     out
 }
@@ -185,9 +263,9 @@ pub fn window_line(diagnosis: &Diagnosis, evidence: &Evidence) -> String {
     let average = cores.window().and_then(|window| cores.timeline.average(window));
     if let (Some(average), Some((core, busy))) = (average, cores.timeline.worst(Shares::busy)) {
         line.push_str(&format!(
-            " · average {:.0} % busy; core {core} peaked at {:.0} % over 1 s",
-            average.busy() * 100.0,
-            busy * 100.0
+            " · average {} busy; core {core} peaked at {} over 1 s",
+            percent(average.busy()),
+            percent(busy)
         ));
     }
     line
@@ -197,6 +275,8 @@ pub fn window_line(diagnosis: &Diagnosis, evidence: &Evidence) -> String {
 pub struct FindingParts {
     pub evidence: bool,
     pub remedy: bool,
+    /// The time that was examined; `None` to leave out when it was.
+    pub window: Option<Option<(Wall, Wall)>>,
 }
 
 pub fn finding_text(finding: &Finding, width: usize, told: &FindingParts) -> String {
@@ -213,6 +293,9 @@ pub fn finding_text(finding: &Finding, width: usize, told: &FindingParts) -> Str
         out.push_str(&wrap(&finding.detail, width, 2));
     }
     if told.evidence {
+        if let Some(time) = told.window.map(|window| telling::span_words(&finding.ties.time, window)) {
+            out.push_str(&dim(&wrap(&format!("when: {time}"), width, 4)));
+        }
         for fact in &finding.evidence {
             out.push_str(&dim(&wrap(&fact_text(fact), width, 4)));
         }

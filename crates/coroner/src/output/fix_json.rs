@@ -42,6 +42,7 @@ pub fn plan(plan: &Plan, shown: &Shown<'_>) -> serde_json::Result<Value> {
         "node": node(shown.diagnosis)?,
         "window": window(shown.diagnosis.window),
         "causes": plan.causes,
+        "over": plan.over,
         "steps": steps,
         "alternatives": others,
         "refused": plan.refused,

@@ -2,6 +2,7 @@
 
 use super::safe::one_line;
 use super::terminal::{bold, by_severity, dim, good, width, wrap, wrap_hanging};
+use super::{from_recording, telling};
 use coroner_diagnosis::words::{count, plural};
 use coroner_diagnosis::{Diagnosis, Finding, Severity};
 use coroner_evidence::Evidence;
@@ -25,20 +26,30 @@ pub struct Shown<'s> {
     pub source: &'s str,
     /// Whether it is about this node now.
     pub is_here: bool,
+    /// `--from FILE`, if the user named a recording.
+    pub from: Option<&'s str>,
+}
+
+impl Shown<'_> {
+    /// A command of ours that looks at the same recording, if it is one.
+    fn command(&self, text: &str) -> String {
+        one_line(&self.from.map_or_else(|| text.to_owned(), |from| from_recording::command(text, from)))
+    }
 }
 
 pub fn plan(plan: &Plan, shown: &Shown<'_>) -> String {
     let width = width();
     let mut out = head(plan, shown, width);
     if plan.causes.is_empty() {
-        out.push_str(&nothing_to_do(shown, width));
+        out.push_str(&nothing_to_do(plan, shown, width));
         return out;
     }
     for (i, step) in shown.chosen.iter().enumerate() {
         out.push('\n');
         out.push_str(&step_text(step, &format!("{}", i + 1), shown.evidence, width));
     }
-    out.push_str(&files_text(plan, width));
+    let list_files = shown.command("coroner fix --json | jq -r '.files[].reach'");
+    out.push_str(&files_text(plan, &list_files, width));
     out.push_str(&reboot_text(plan, width, When::Before));
     if let Some(other) = &plan.other_dead {
         out.push('\n');
@@ -47,6 +58,7 @@ pub fn plan(plan: &Plan, shown: &Shown<'_>) -> String {
     out.push_str(&others_text(plan, shown, width));
     out.push_str(&refused_text(plan, width));
     out.push_str(&by_hand_text(plan, width));
+    out.push_str(&over_text(plan, shown, width));
     out.push_str(&worth_knowing(plan, shown, width));
     out.push('\n');
     out.push_str(&match shown.chosen.is_empty() {
@@ -85,9 +97,13 @@ fn head(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
     out
 }
 
-fn nothing_to_do(shown: &Shown<'_>, width: usize) -> String {
-    let mut out = format!("{}\n", good("Nothing wrong in what was seen, so there is nothing to fix."));
-    out.push_str(&worth_knowing_of(&worth_asking_for(shown.diagnosis), width));
+fn nothing_to_do(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
+    let mut out = match plan.over.is_empty() {
+        true => format!("{}\n", good("Nothing wrong in what was seen, so there is nothing to fix.")),
+        false => format!("{}\n", good("What was wrong is over, so there is nothing to fix now.")),
+    };
+    out.push_str(&over_text(plan, shown, width));
+    out.push_str(&worth_knowing_of(&worth_asking_for(shown.diagnosis), shown, width));
     if !shown.diagnosis.conclusion.unexplained.is_empty() {
         out.push('\n');
         out.push_str(&wrap(
@@ -103,17 +119,37 @@ fn nothing_to_do(shown: &Shown<'_>, width: usize) -> String {
 fn worth_knowing(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
     let mut asked = worth_asking_for(shown.diagnosis);
     asked.retain(|finding| !plan.causes.iter().any(|cause| cause.finding.subject == finding.subject));
-    worth_knowing_of(&asked, width)
+    worth_knowing_of(&asked, shown, width)
 }
 
-fn worth_knowing_of(asked: &[&Finding], width: usize) -> String {
+/// What ended before the end of the window: nothing is planned for it.
+fn over_text(plan: &Plan, shown: &Shown<'_>, width: usize) -> String {
+    if plan.over.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", bold("Over, nothing planned"));
+    for over in &plan.over {
+        let line = format!(
+            "- {} ({}): {}. If it comes back: {}",
+            over.finding.title,
+            over.finding.code,
+            telling::span_words(&over.time, shown.diagnosis.window),
+            telling::sentence(&over.if_it_comes_back)
+        );
+        out.push_str(&wrap_hanging(&line, width, 2, 4));
+    }
+    out
+}
+
+fn worth_knowing_of(asked: &[&Finding], shown: &Shown<'_>, width: usize) -> String {
     if asked.is_empty() {
         return String::new();
     }
     let mut out = format!("\n{}\n", bold("Worth knowing (for a plan, run the command)"));
     for finding in asked {
         out.push_str(&wrap_hanging(&format!("- {}", finding.title), width, 2, 4));
-        out.push_str(&format!("    coroner fix {} {}\n", finding.code, shell(&finding.subject.name)));
+        let command = format!("coroner fix {} {}", finding.code, shell(&finding.subject.name));
+        out.push_str(&format!("    {}\n", shown.command(&command)));
     }
     out
 }
@@ -180,7 +216,8 @@ fn number_words(value: f64) -> String {
     }
 }
 
-fn files_text(plan: &Plan, width: usize) -> String {
+/// `list_all` is the command that prints all of them.
+fn files_text(plan: &Plan, list_all: &str, width: usize) -> String {
     if plan.files.is_empty() {
         return String::new();
     }
@@ -201,7 +238,7 @@ fn files_text(plan: &Plan, width: usize) -> String {
     }
     let mut words = "coroner deletes only files that you name: --delete-file PATH.".to_owned();
     if plan.files.len() > FILES {
-        words.push_str(" To list all for --delete-files-from: `coroner fix --json | jq -r '.files[].reach'`.");
+        words.push_str(&format!(" To list all for --delete-files-from: `{list_all}`."));
     }
     out.push_str(&wrap(&words, width, 2));
     out
@@ -281,7 +318,7 @@ pub fn before_acting(plan: &Plan, shown: &Shown<'_>) -> String {
     let width = width();
     let mut out = head(plan, shown, width);
     if plan.causes.is_empty() {
-        out.push_str(&nothing_to_do(shown, width));
+        out.push_str(&nothing_to_do(plan, shown, width));
     } else if shown.chosen.is_empty() {
         out.push_str(&refused_text(plan, width));
         out.push_str(&by_hand_text(plan, width));
@@ -354,7 +391,7 @@ pub fn done(report: &FixReport, plan: &Plan) -> String {
     let is_deleted =
         |step: &StepReport| step.step.kind == StepKind::DeleteFiles && matches!(step.outcome, Outcome::Done(_));
     if report.did_something() && !report.steps.iter().any(is_deleted) {
-        out.push_str(&files_text(plan, width));
+        out.push_str(&files_text(plan, "coroner fix --json | jq -r '.files[].reach'", width));
         out.push_str(&reboot_text(plan, width, When::After));
     }
     out.push('\n');

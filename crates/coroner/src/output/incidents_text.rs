@@ -1,14 +1,15 @@
 //! Incidents as text.
 
-use super::diagnosis_text;
 use super::safe::one_line;
 use super::terminal::{bold, dim, width, wrap};
+use super::{diagnosis_text, from_recording};
+use coroner_diagnosis::units::paths::shell_word;
 use coroner_diagnosis::words::bytes as size;
 use coroner_diagnosis::words::{duration_words, plural};
 use coroner_evidence::Wall;
 use coroner_evidence::recording::RiserKind;
 use coroner_source::directory;
-use coroner_source::incident::{Incident, IncidentState};
+use coroner_source::incident::{Incident, IncidentState, MARK};
 use coroner_source::incident_report::{IncidentReport, Listed, Losses, ReadIncident, losses};
 use std::path::Path;
 use std::time::Duration;
@@ -51,6 +52,28 @@ pub fn list(directory: &Path, is_live: bool, listed: &[Listed]) -> String {
     out
 }
 
+/// What became of a mark: the incident that it opened or was added to.
+pub fn marked(directory: &Path, incident: Option<&Incident>) -> String {
+    let place = shell_word(&directory.display().to_string());
+    let Some(incident) = incident else {
+        return format!(
+            "sent to the recorder, but no incident has appeared yet; see: coroner incidents --dir {place}\n"
+        );
+    };
+    let Incident { number, from, triggered, until, .. } = incident;
+    let show = format!("coroner incidents show {number} --dir {place}");
+    match incident.code == MARK {
+        true => format!(
+            "incident {number}: keeps {} before this moment and {} after it; complete at {until}. Then: {show}\n",
+            duration_words(triggered.since(*from)),
+            duration_words(until.since(*triggered))
+        ),
+        false => format!(
+            "noted in incident {number}, which is still open (no more are opened at once), until {until}. Then: {show}\n"
+        ),
+    }
+}
+
 pub fn report(report: &IncidentReport) -> String {
     let IncidentReport { listed: Listed { incident, file, .. }, directory, read, verbose } = report;
     let width = width();
@@ -65,7 +88,22 @@ pub fn report(report: &IncidentReport) -> String {
                 out.push_str(&wrap(&format!("What to do: {}", about.remedy), width, 2));
                 out.push('\n');
             }
-            out.push_str(&diagnosis_text::render(&read.diagnosis, &read.evidence, "", *verbose));
+            let from = file.as_ref().map(|file| format!("--from {}", shell_word(&file.display().to_string())));
+            let told = diagnosis_text::Told { source: "", from: from.as_deref(), is_incident: true, verbose: *verbose };
+            let mut diagnosis = read.diagnosis.clone();
+            if let Some(from) = &from {
+                from_recording::carry(&mut diagnosis, from);
+            }
+            if !read.names_trigger {
+                let text = format!(
+                    "What triggered it ({}{}) is not among the findings of this window{}",
+                    incident.code,
+                    if incident.subject.is_empty() { String::new() } else { format!(" {}", incident.subject) },
+                    if diagnosis.conclusion.verdicts.is_empty() { "." } else { "; what else was wrong then:" }
+                );
+                out.push_str(&format!("{}\n", bold(&wrap(&text, width, 0))));
+            }
+            out.push_str(&diagnosis_text::render(&diagnosis, &read.evidence, &told));
             out.push_str(&samples(read, incident, width));
         }
         Err(why) => out.push_str(&format!("\n{}", wrap(&format!("No diagnosis: {why}."), width, 0))),

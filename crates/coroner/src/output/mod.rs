@@ -4,6 +4,7 @@ pub mod cores_text;
 pub mod diagnosis_text;
 pub mod fix_json;
 pub mod fix_text;
+pub mod from_recording;
 pub mod history_text;
 pub mod incidents_text;
 pub mod markdown;

@@ -112,8 +112,8 @@ fn verdict_text(verdict: &Verdict, number: &str, seen: Option<(Wall, Wall)>) -> 
     let root = &verdict.root_cause;
     let subject = format!("{} {}", root.subject.kind.as_str(), root.subject.name);
     let over = telling::over(verdict, seen);
-    let is_over = if over.is_some() { ", over" } else { "" };
-    let mut out = format!("\n## Verdict{number} ({severity}{is_over}, {sure})\n\n");
+    let state = if verdict.time.ongoing { "ongoing" } else { "over" };
+    let mut out = format!("\n## Verdict{number} ({severity}, {state}, {sure})\n\n");
     if !verdict.chain.is_empty() {
         // Two trailing spaces are a line break.
         let mut story: Vec<String> = verdict.story_path.iter().map(|title| line(title)).collect();

@@ -1,6 +1,6 @@
 //! What to say about a diagnosis, and in which order: the same on a terminal and in a report.
 
-use coroner_diagnosis::verdict::{Certainty, FindingRef, Link, Moment, Proof, Proofs, Unexplained, Verdict};
+use coroner_diagnosis::verdict::{Certainty, FindingRef, Link, Moment, Proof, Proofs, TimeSpan, Unexplained, Verdict};
 use coroner_diagnosis::words::duration_words;
 use coroner_diagnosis::{Code, Diagnosis, Finding, RuledOut, Severity};
 use coroner_evidence::{Unseen, Wall};
@@ -99,12 +99,56 @@ pub fn how_sure(verdict: &Verdict) -> String {
     }
 }
 
-/// `Ended 05:51:42.1Z, 6 min before the end of the window …`, if it is over.
+/// If nothing goes on, so many of what is over are told in full: somebody reads a recording to learn what happened.
+const OVER_IN_FULL: usize = 2;
+
+/// The verdicts to tell in full, and those that are over and only listed. Of an incident the first is always told in full.
+pub fn by_time(verdicts: &[Verdict], is_incident: bool, verbose: bool) -> (Vec<&Verdict>, Vec<&Verdict>) {
+    let nothing_goes_on = !verdicts.iter().any(|verdict| verdict.time.ongoing);
+    let in_full = |i: usize, verdict: &Verdict| {
+        verbose || verdict.time.ongoing || (is_incident && i == 0) || (nothing_goes_on && i < OVER_IN_FULL)
+    };
+    let (full, over): (Vec<_>, Vec<_>) = verdicts.iter().enumerate().partition(|(i, verdict)| in_full(*i, verdict));
+    let plain = |all: Vec<(usize, _)>| all.into_iter().map(|(_, verdict)| verdict).collect();
+    (plain(full), plain(over))
+}
+
+/// `Ended 05:51:42Z, 6 min before the end of the window …`, if it is over.
 pub fn over(verdict: &Verdict, seen: Option<(Wall, Wall)>) -> Option<String> {
     let over = verdict.over?;
     let (_, end) = seen?;
     let ago = duration_words(end.since(over));
-    Some(format!("Ended {over}, {ago} before the end of the window. What to do applies if it recurs."))
+    Some(format!(
+        "Ended {}, {ago} before the end of the window. What to do applies if it comes back.",
+        clock(over, seen)
+    ))
+}
+
+/// `ongoing since 15:02:11Z`, `ongoing since 15:02:11Z or earlier`, `15:02:11Z to 15:15:16Z`, `ended 15:15:16Z`.
+pub fn span_words(time: &TimeSpan, seen: Option<(Wall, Wall)>) -> String {
+    let TimeSpan { from, already, until, ongoing, .. } = *time;
+    let earlier = if already { " or earlier" } else { "" };
+    match (from, until) {
+        _ if ongoing => match from {
+            Some(from) => format!("ongoing since {}{earlier}", clock(from, seen)),
+            None => "ongoing".to_owned(),
+        },
+        // Lines of one event.
+        (Some(from), Some(until)) if until.since(from) < Duration::from_secs(1) => format!("at {}", clock(until, seen)),
+        (Some(from), Some(until)) => format!("{}{earlier} to {}", clock(from, seen), clock(until, seen)),
+        (_, Some(until)) => format!("ended {}", clock(until, seen)),
+        (_, None) => "over".to_owned(),
+    }
+}
+
+/// `15:15:16Z`, with the date unless it is that of the window's end.
+fn clock(at: Wall, seen: Option<(Wall, Wall)>) -> String {
+    let text = at.to_string();
+    let text = text.split_once('.').map_or(text.clone(), |(seconds, _)| format!("{seconds}Z"));
+    match (text.split_once('T'), seen) {
+        (Some((_, time)), Some((_, end))) if end.midnight() == at.midnight() => time.to_owned(),
+        _ => text,
+    }
 }
 
 /// The moments of a verdict, unless all were seen at once: then they add nothing to the chain.

@@ -1,6 +1,6 @@
 //! Diagnoses for tests.
 
-use coroner_diagnosis::verdict::{Certainty, Conclusion, Link, Moment, Proof, Proofs, Unexplained, Verdict};
+use coroner_diagnosis::verdict::{Certainty, Conclusion, Link, Moment, Proof, Proofs, TimeSpan, Unexplained, Verdict};
 use coroner_diagnosis::{Code, Diagnosis, Fact, FactKey, Finding, RuledOut, Severity, Subject, SubjectKind};
 use coroner_evidence::{Node, Unseen, Wall};
 
@@ -50,6 +50,7 @@ pub fn verdict(root: &Finding, chain: Vec<Link>) -> Verdict {
         context: Vec::new(),
         because: format!("{} ends and is started again and again", root.subject.name),
         proofs: Proofs { size: Proof::shown(root.title.clone()), ..shown() },
+        time: TimeSpan::default(),
         over: None,
         timeline: Vec::new(),
         remedy: String::new(),

@@ -39,7 +39,11 @@ pub fn render(audit: &Audit, evidence: &Evidence, stored: Option<&Path>, shown: 
         if i > 0 {
             out.push('\n');
         }
-        out.push_str(&finding_text(finding, width, &FindingParts { evidence: shown.verbose, remedy: true }));
+        out.push_str(&finding_text(
+            finding,
+            width,
+            &FindingParts { evidence: shown.verbose, remedy: true, window: None },
+        ));
     }
     let judgements = if shown.all { audit.judgements.iter().flatten().collect() } else { audit.lesser_judgements() };
     out.push_str(&judgements_text(&judgements, width, shown.all));

@@ -12,7 +12,7 @@ use std::time::Duration;
 const FEW: usize = 6;
 
 /// `seen` is the window, in nanoseconds since 1970.
-pub fn render(verdicts: &[Verdict], seen: Option<(Wall, Wall)>, width: usize, verbose: bool) -> String {
+pub fn render(verdicts: &[&Verdict], seen: Option<(Wall, Wall)>, width: usize, verbose: bool) -> String {
     let mut out = String::new();
     for (i, verdict) in verdicts.iter().enumerate() {
         if i > 0 {
@@ -26,8 +26,8 @@ pub fn render(verdicts: &[Verdict], seen: Option<(Wall, Wall)>, width: usize, ve
 
 fn one(verdict: &Verdict, number: &str, seen: Option<(Wall, Wall)>, width: usize, verbose: bool) -> String {
     let over = telling::over(verdict, seen);
-    let is_over = if over.is_some() { ", over" } else { "" };
-    let head = format!("VERDICT{number}  {}{is_over}, {}", verdict.severity.as_str(), telling::how_sure(verdict));
+    let state = if verdict.time.ongoing { "ongoing" } else { "over" };
+    let head = format!("VERDICT{number}  {}, {state}, {}", verdict.severity.as_str(), telling::how_sure(verdict));
     let mut out = format!("{}\n", by_severity(verdict.severity, &head));
     let root = &verdict.root_cause;
     let cause = match verdict.certainty {

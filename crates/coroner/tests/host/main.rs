@@ -8,6 +8,7 @@ mod support;
 // All of them.
 coroner_lab::tests_at_once!(100);
 
+mod advice;
 mod diagnose;
 mod fix;
 mod incidents;

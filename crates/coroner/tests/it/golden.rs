@@ -37,8 +37,9 @@ fn each_recording_is_diagnosed_as_its_scenario_says() {
 
 #[test]
 fn the_text_of_each_recording_is_unchanged() {
-    for (name, path) in recordings() {
-        let path = path.to_str().unwrap();
+    for (name, _) in recordings() {
+        // Relative, because the text names it.
+        let path = &format!("../../golden/{name}.coroner");
         for (command, args) in [
             ("verdict", vec!["diagnose", "--from", path]),
             ("diagnose", vec!["diagnose", "-v", "--from", path]),

@@ -1,10 +1,15 @@
 //! Numbers as people read them.
 
-/// `3 %`, `100 %`; one digit below 1 %, so that a small share does not print as 0 %.
+use crate::words::nearly_all;
+
+/// `3 %`, `100 %`; one digit below 1 % and above 99 %, so that a small share does not print as 0 % and a nearly whole one not as 100 %.
 pub fn percent(share: f64) -> String {
     // An empty sum is -0.0.
     let percent = share * 100.0 + 0.0;
-    if percent > 0.0 && percent < 1.0 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
+    match percent {
+        p if p > 0.0 && p < 1.0 => format!("{p:.1} %"),
+        p => nearly_all(p).unwrap_or_else(|| format!("{p:.0} %")),
+    }
 }
 
 /// `340 ms`, `2.9 s`.
@@ -38,6 +43,11 @@ mod tests {
         assert_eq!(percent(0.034), "3 %");
         assert_eq!(percent(0.004), "0.4 %");
         assert_eq!(percent(0.0), "0 %");
+        assert_eq!(
+            (percent(0.994), percent(0.997), percent(0.99999)),
+            ("99 %".into(), "99.7 %".into(), "99.9 %".into())
+        );
+        assert_eq!((percent(1.0), percent(1.3)), ("100 %".into(), "130 %".into()));
         assert_eq!(span(340_999_999), "340 ms");
         assert_eq!(span(2_940_000_000), "2.9 s");
         let names: Vec<String> = ["a", "b", "c"].map(String::from).to_vec();

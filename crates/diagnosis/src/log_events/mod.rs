@@ -194,16 +194,38 @@ pub struct RecentEvents<'a> {
     pub reach: Duration,
     /// The log still holds the first line of this boot.
     pub whole_boot: bool,
+    /// How to see lines that it no longer holds.
+    how_to_see_more: String,
 }
 
 impl RecentEvents<'_> {
+    /// Whether it covers the last 24 h, or everything since boot.
+    pub fn is_whole(&self) -> bool {
+        self.whole_boot || self.reach >= REMEMBERED
+    }
+
     /// For *fine* answers: `the kernel log since boot (3 h)`.
     pub fn reach_words(&self) -> String {
         let reach = duration_words(self.reach);
         match (self.reach >= REMEMBERED, self.whole_boot) {
             (true, _) => "the kernel log of the last 24 h".to_owned(),
             (false, true) => format!("the kernel log since boot ({reach})"),
-            (false, false) => format!("the kernel log, which reaches back only {reach}"),
+            (false, false) => format!("the last {reach}, all that the kernel log covers (not checked before that)"),
+        }
+    }
+
+    /// The answer of a rule that nothing but the log can answer, if the log has no line about it. What older, dropped lines said is
+    /// unknown, so they rule nothing out. The same words for all rules: they are listed as one.
+    pub fn nothing(&self, fine: impl FnOnce(String) -> String) -> Answer {
+        if self.is_whole() {
+            return Answer::Fine(fine(self.reach_words()));
+        }
+        Answer::CannotTell {
+            because: format!(
+                "the kernel log covers only the last {} and has no line about it; earlier lines are missing",
+                duration_words(self.reach)
+            ),
+            how_to_see: self.how_to_see_more.clone(),
         }
     }
 }
@@ -264,7 +286,9 @@ pub fn recent<'a>(evidence: &'a Evidence, family: Family) -> Result<RecentEvents
     }
     events.sort_by_key(|e| (e.line.at, e.line.sequence));
     let whole_boot = evidence.log.iter().any(|l| l.sequence == 0);
-    Ok(RecentEvents { events, lines, reach: now.since(oldest).min(REMEMBERED), whole_boot })
+    let unseen = evidence.why_unseen(probe::KERNEL_LOG);
+    let how_to_see_more = unseen.map_or_else(|| "try `journalctl -k`".to_owned(), |unseen| unseen.how_to_see.clone());
+    Ok(RecentEvents { events, lines, reach: now.since(oldest).min(REMEMBERED), whole_boot, how_to_see_more })
 }
 
 /// Splits the events of one subject, oldest first, wherever nothing happened for [`ONE_INCIDENT`].
@@ -372,8 +396,14 @@ mod tests {
         line.sequence = 77;
         evidence.log = vec![line];
         let words = recent(&evidence, Family::Nic).unwrap().reach_words();
-        assert_eq!(words, "the kernel log, which reaches back only 3 h");
+        assert_eq!(words, "the last 3 h, all that the kernel log covers (not checked before that)");
+        let nothing =
+            |evidence: &Evidence| recent(evidence, Family::Nic).unwrap().nothing(|reach| format!("none in {reach}"));
+        let (because, how) = test_evidence::cannot_tell(nothing(&evidence));
+        assert!(because.contains("covers only the last 3 h"), "{because}");
+        assert_eq!(how, "try `journalctl -k`");
         evidence.log[0].sequence = 0;
         assert_eq!(recent(&evidence, Family::Nic).unwrap().reach_words(), "the kernel log since boot (3 h)");
+        assert_eq!(test_evidence::fine(nothing(&evidence)), "none in the kernel log since boot (3 h)");
     }
 }

@@ -7,9 +7,11 @@ use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family};
-use crate::ties::Ties;
+use crate::ties::{Ties, When};
+use crate::times;
 use crate::words::{count, percent, plural};
-use coroner_evidence::Source;
+use coroner_evidence::{Evidence, Source, Window};
+use std::time::Duration;
 
 /// A table this full has no room for a burst: at 1,000 new connections a second the last 5 % of the usual 262,144 are gone in
 /// 13 s.
@@ -18,17 +20,45 @@ const NEARLY_FULL: f64 = 0.95;
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
+/// An overflow older than this is only worth knowing: there is room again, and nothing is lost any more.
+const RECENT: Duration = Duration::from_secs(3600);
+
+/// The table's fullest moment while watched, and its last one.
+struct Table {
+    most: u64,
+    now: u64,
+    max: u64,
+}
+
+impl Table {
+    fn of(evidence: &Evidence) -> Option<Table> {
+        let points = evidence.counters.points(Source::Conntrack, "", "nf_conntrack_count");
+        let max = evidence.counters.last(Source::Conntrack, "", "nf_conntrack_max").filter(|max| *max > 0)?;
+        Some(Table { most: points.iter().map(|p| p.value).max()?, now: points.last()?.value, max })
+    }
+
+    /// `10 of 262,144 (0.0 %)`
+    fn words(&self, used: u64) -> String {
+        format!("{} of {} ({})", count(used), count(self.max), percent(used as f64 / self.max as f64))
+    }
+
+    fn is_nearly_full(&self, used: u64) -> bool {
+        used as f64 / self.max as f64 >= NEARLY_FULL
+    }
+}
+
 pub fn examine(case: &Case<'_>) -> Answer {
     let evidence = case.evidence;
     let log = log_events::recent(evidence, Family::Conntrack);
-    // The fullest moment of the watch.
-    let used = evidence.counters.points(Source::Conntrack, "", "nf_conntrack_count").iter().map(|p| p.value).max();
-    let max = evidence.counters.last(Source::Conntrack, "", "nf_conntrack_max").filter(|m| *m > 0);
-    let table = used.zip(max);
-    let share = table.map(|(used, max)| used as f64 / max as f64);
-
+    let table = Table::of(evidence);
     let events = log.as_ref().map(|l| l.events.as_slice()).unwrap_or_default();
-    let nearly_full = share.is_some_and(|s| s >= NEARLY_FULL);
+    let is_full = table.as_ref().is_some_and(|table| table.is_nearly_full(table.now));
+    let ties = |when: Option<When>| Ties {
+        when,
+        // A full table is a state, whatever the age of the lines about it.
+        until: evidence.window().filter(|_| is_full).map(|window| window.to),
+        ..Ties::default()
+    };
     let mut facts = Vec::new();
     if let (Some(first), Some(last)) = (events.first(), events.last()) {
         facts.push(Fact::new(FactKey::DropLines, events.len() as u64, "kernel log"));
@@ -45,45 +75,64 @@ pub fn examine(case: &Case<'_>) -> Answer {
             facts.push(Fact::new(FactKey::Netns, *netns, "kernel log"));
         }
     }
-    if let Some((used, max)) = table {
-        facts.push(Fact::new(FactKey::Connections, used, COUNT));
-        facts.push(Fact::new(FactKey::ConnectionsMax, max, MAX));
+    if let Some(table) = &table {
+        facts.push(Fact::new(FactKey::Connections, table.most, COUNT));
+        facts.push(Fact::new(FactKey::ConnectionsMax, table.max, MAX));
     }
-    let now =
-        table.zip(share).map(|((used, max), share)| format!("{} of {} ({})", count(used), count(max), percent(share)));
 
     if let Some(last) = events.last() {
-        let still = match &now {
-            Some(now) if nearly_full => format!(" While watched, it was full or nearly full: {now}."),
-            Some(now) => format!(" While watched, it held at most {now}."),
+        let ties = ties(log_events::incidents(events).last().and_then(When::of_log));
+        let is_past = times::was_before(evidence, &ties);
+        let now = match &table {
+            Some(table) if is_full => format!(" It is full or nearly full: {}.", table.words(table.now)),
+            Some(table) => format!(" While watched, the node's table held at most {}.", table.words(table.most)),
             None => String::new(),
         };
+        let whose = match (&last.event, is_past) {
+            (Event::ConntrackFull { netns: Some(netns) }, true) => format!(
+                " The last line is about network namespace {netns}, which may be gone; each namespace has its own table."
+            ),
+            _ => String::new(),
+        };
+        let severity = match is_past {
+            false => Severity::Critical,
+            true if last.age <= RECENT => Severity::Warning,
+            true => Severity::Info,
+        };
         return found(
-            Severity::Critical,
+            severity,
             format!("The connection table overflowed: packets were dropped, last {}", last.age_words()),
             format!(
                 "The kernel tracks every connection (nf_conntrack) and had no room for new ones, so it dropped their packets. It logged {} \
-                 about it; as logging is rate-limited, more packets than that were lost.{still}",
+                 about it; as logging is rate-limited, more packets than that were lost.{now}{whose}",
                 plural(events.len() as u64, "line", "lines"),
             ),
             facts,
+            ties,
         );
     }
-    if nearly_full && let Some(now) = now {
+    if let Some(table) = table.as_ref().filter(|table| table.is_nearly_full(table.most)) {
+        let points = evidence.counters.points(Source::Conntrack, "", "nf_conntrack_count");
+        let full: Vec<_> = points.iter().filter(|point| table.is_nearly_full(point.value)).collect();
+        let when = full.first().zip(full.last()).map(|(first, last)| Window { from: first.at, to: last.at }.into());
         return found(
             Severity::Warning,
-            format!("The connection table is nearly full: {now}"),
+            match is_full {
+                true => format!("The connection table is nearly full: {}", table.words(table.now)),
+                false => format!("The connection table was nearly full: {}", table.words(table.most)),
+            },
             "The kernel tracks every connection (nf_conntrack). When the table is full, it drops the packets of new connections.".to_owned(),
             facts,
+            ties(when),
         );
     }
-    match (now, log) {
+    match (table.map(|table| table.words(table.most)), log) {
         (Some(now), Ok(log)) => {
-            Answer::Fine(format!("{now} connections tracked; no overflow in {}", log.reach_words()))
+            Answer::Fine(format!("{now} connections tracked at most; no overflow in {}", log.reach_words()))
         }
         (Some(now), Err(unseen)) => unseen.only_watched(evidence, &format!("{now} connections tracked")),
         // Without the module there is no table, and no file.
-        (None, Ok(log)) => Answer::Fine(format!("no overflow in {}; no connection table was seen", log.reach_words())),
+        (None, Ok(log)) => log.nothing(|reach| format!("no overflow in {reach}; no connection table was seen")),
         (None, Err(unseen)) => Answer::CannotTell {
             because: format!("{}, and no connection table was seen ({COUNT})", unseen.because),
             how_to_see: unseen.how_to_see,
@@ -91,10 +140,10 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
 }
 
-fn found(severity: Severity, title: String, detail: String, evidence: Vec<Fact>) -> Answer {
+fn found(severity: Severity, title: String, detail: String, evidence: Vec<Fact>, ties: Ties) -> Answer {
     Answer::Findings(vec![Finding {
         code: Code::ConntrackFull,
-        ties: Ties::default(),
+        ties,
         severity,
         subject: Subject::new(SubjectKind::Node, "connection table"),
         title,
@@ -110,8 +159,9 @@ fn found(severity: Severity, title: String, detail: String, evidence: Vec<Fact>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::diagnose;
     use crate::rules::test_evidence::{END, cannot_tell, fact, fine, log, one, start, watched};
-    use coroner_evidence::Evidence;
+    use crate::verdict::Certainty;
 
     fn table(used: u64, max: u64) -> Evidence {
         let mut evidence = watched(5);
@@ -131,14 +181,54 @@ mod tests {
     }
 
     #[test]
-    fn dropped_packets_are_critical_even_if_there_is_room_now() {
+    fn a_table_that_was_nearly_full_has_an_end() {
+        let mut evidence = watched(60);
+        evidence.log = log(&[]);
+        for (ago, used) in [(60, 10), (40, 99), (30, 99), (20, 10), (0, 10)] {
+            evidence.counters.push(Source::Conntrack, "", "nf_conntrack_count", start(ago), used);
+        }
+        evidence.counters.push(Source::Conntrack, "", "nf_conntrack_max", start(60), 100);
+        let f = &diagnose(&evidence).findings[0];
+        assert_eq!(f.title, "The connection table was nearly full: 99 of 100 (99 %)");
+        assert!(!f.is_ongoing() && f.ties.time.until.is_some());
+    }
+
+    #[test]
+    fn a_line_of_the_watched_time_is_critical_and_an_older_one_is_past() {
+        const LINE: &str = "nf_conntrack: nf_conntrack: table full in netns 4026532999, dropping packet";
+        let of = |age| {
+            let mut evidence = table(10, 262_144);
+            evidence.log = log(&[(age, LINE)]);
+            diagnose(&evidence)
+        };
+        let now = of(3);
+        let f = &now.findings[0];
+        assert_eq!((f.severity, f.is_ongoing()), (Severity::Critical, true));
+        assert_eq!(now.conclusion.verdicts[0].certainty, Certainty::Proven);
+        let past = of(180);
+        let f = &past.findings[0];
+        assert_eq!((f.severity, f.is_ongoing()), (Severity::Warning, false));
+        assert!(f.detail.contains("namespace 4026532999, which may be gone"), "{}", f.detail);
+        let verdict = &past.conclusion.verdicts[0];
+        assert_eq!(verdict.certainty, Certainty::Likely, "nobody saw what filled it");
+        assert!(verdict.over.is_some() && !verdict.time.ongoing);
+        assert_eq!(of(2 * 3600).findings[0].severity, Severity::Info);
+        // A full table goes on, whatever the age of its lines.
+        let mut evidence = table(262_000, 262_144);
+        evidence.log = log(&[(180, LINE)]);
+        let full = diagnose(&evidence);
+        assert_eq!((full.findings[0].severity, full.findings[0].is_ongoing()), (Severity::Critical, true));
+    }
+
+    #[test]
+    fn an_old_overflow_is_only_worth_knowing() {
         let mut evidence = table(10, 262_144);
         evidence.log = log(&[
             (7200, "nf_conntrack: nf_conntrack: table full in netns 4026531840, dropping packet"),
             (7190, "nf_conntrack: nf_conntrack: table full, dropping packet"),
         ]);
         let f = one(examine(&Case::of(&evidence)));
-        assert_eq!(f.severity, Severity::Critical);
+        assert_eq!(f.severity, Severity::Info);
         assert!(f.title.contains("last 1 h") || f.title.contains("last 2 h"), "{}", f.title);
         assert!(f.detail.contains("10 of 262,144"));
         assert_eq!(fact(&f, FactKey::Netns), "4026531840");

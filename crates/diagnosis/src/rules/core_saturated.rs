@@ -7,7 +7,8 @@
 use crate::case::Case;
 use crate::code::Code;
 use crate::cores::cited::{
-    culprit_steps, owner_facts, shares_text, victim_fact, victims_text, with_room, with_room_for_thread,
+    culprit_steps, how_to_move, owner_facts, shares_text, steer_packets, victim_fact, victims_text, why_no_room,
+    with_room, with_room_for_thread,
 };
 use crate::cores::owners::{OwnerKind, Ownership, Sharer};
 use crate::cores::timeline::{Saturation, Shares};
@@ -272,14 +273,17 @@ fn remedy(cores: &Cores, full: &FullCore) -> String {
     match full.ownership.owner().map(|o| (&o.kind, o.who())) {
         _ if full.is_shared_by_pinned() => match with_room_for_thread(cores, core, window) {
             Some(others) => steps.push(format!(
-                "Move all but one of them to a core with room: `taskset -pc {others} {}`.",
-                cores.threads.lines[full.pinned[1].line].key.tid
+                "Move all but one of them to a core with room ({others}): {}.",
+                how_to_move(cores.evidence, cores.threads.lines[full.pinned[1].line].key.tid, &others)
             )),
-            None => steps.push("No other core has room for them: run fewer threads.".to_owned()),
+            None => steps.push(format!("Run fewer threads: {}.", why_no_room(cores, core, window))),
         },
-        Some((OwnerKind::Softirq(_) | OwnerKind::Interrupt(_), _)) => steps.push(format!(
-            "Find the device: `grep -E 'CPU|:' /proc/interrupts`. Then spread its queues over more cores or turn on RPS. `perf record -C {core} -g -- sleep 5` shows the code."
-        )),
+        Some((OwnerKind::Softirq(_) | OwnerKind::Interrupt(_), _)) => {
+            steps.push(format!(
+                "Find the device: `grep -E 'CPU|:' /proc/interrupts`; `perf record -C {core} -g -- sleep 5` shows the code."
+            ));
+            steps.extend(steer_packets(cores, core, window));
+        }
         Some((_, Some(who))) if full.stretch.saturation == Saturation::Kernel && !who.class.is_real_time() => steps.push(format!(
             "See what {} is doing in the kernel: `perf record -C {core} -g -- sleep 5` and `perf report`, or `cat /proc/{}/stack`.",
             who.name(),

@@ -29,6 +29,9 @@ const LOOKS_APART: Duration = Duration::from_secs(2);
 /// From this much stopped time on, the window does not count, only the time in which it was throttled.
 const STOPPED_LEAST: Duration = Duration::from_secs(1);
 
+/// The kernel's default, and that of systemd and container runtimes (kernel/sched/fair.c, default_cfs_period).
+const PERIOD_US: u64 = 100_000;
+
 /// At most this many cgroups get a finding of their own.
 const SHOWN: usize = 5;
 
@@ -41,6 +44,7 @@ struct Throttled<'e> {
     /// The quota in cores.
     quota_cores: Option<f64>,
     quota_us: Option<u64>,
+    period_us: Option<u64>,
     /// From the first to the last look that showed more throttling.
     over: Duration,
     /// When it was last throttled, if that was a while before the end.
@@ -122,6 +126,7 @@ fn measure<'e>(evidence: &'e Evidence, path: &'e str, first_look: Option<Time>) 
         stopped: Duration::from_micros(moved("throttled_us")?),
         quota_cores: quota_us.zip(period_us).map(|(q, p)| q as f64 / p as f64),
         quota_us,
+        period_us,
         over: span_of_moves(counters.points(Source::CgroupCpu, path, "nr_throttled")),
         until: evidence.window().and_then(|w| counters.stopped(Source::CgroupCpu, path, "nr_throttled", w.to)),
         // A counter that stands still from the first look on is recorded only there.
@@ -198,7 +203,7 @@ fn finding(evidence: &Evidence, t: &Throttled, window: Duration) -> Finding {
             duration_words(t.stopped),
         ),
         evidence: facts,
-        remedy: remedy(&evidence.cgroup_mounts, t.path),
+        remedy: remedy(&evidence.cgroup_mounts, t.path, &Needed::by(t)),
     }
 }
 
@@ -249,8 +254,24 @@ fn processes_in(evidence: &Evidence, path: &str) -> Vec<String> {
     described.collect()
 }
 
-/// The command that removes a cgroup's quota, by the version of the hierarchy that has the cpu controller.
-fn lift(mounts: &[CgroupMount], path: &str) -> Option<String> {
+/// What a throttled cgroup would need.
+struct Needed {
+    cores: f64,
+    period_us: u64,
+}
+
+impl Needed {
+    /// The quota, and the time for which it stood still on top.
+    fn by(t: &Throttled) -> Needed {
+        let stopped = t.stopped.as_secs_f64() / t.over.as_secs_f64().max(0.1);
+        let needed = t.quota_cores.unwrap_or(1.0) + stopped;
+        // In half cores: more precision would be pretence.
+        Needed { cores: (needed * 2.0).ceil() / 2.0, period_us: t.period_us.unwrap_or(PERIOD_US) }
+    }
+}
+
+/// The commands that raise a cgroup's quota and that remove it, by the version of the hierarchy that has the cpu controller.
+fn lift(mounts: &[CgroupMount], path: &str, needed: &Needed) -> Option<(String, String)> {
     // A controller is in one hierarchy only; take the mount that shows most of it.
     let mount = mounts.iter().rev().filter(|m| m.has("cpu")).min_by_key(|m| m.root.len())?;
     let below = if is_same_or_below(path, &mount.root) {
@@ -261,28 +282,38 @@ fn lift(mounts: &[CgroupMount], path: &str) -> Option<String> {
     let directory = format!("{}{below}", mount.mount_point.trim_end_matches('/'));
     let file = format!("{directory}/{}", if mount.version == 1 { "cpu.cfs_quota_us" } else { "cpu.max" });
     let word = shell_word(&file);
-    // A name with a backquote would end the quoted command.
-    let lifts = if mount.version == 1 { "-1" } else { "max" };
-    (!word.contains('`')).then(|| format!("`echo {lifts} > {word}`"))
+    let period = needed.period_us;
+    let quota = (needed.cores * period as f64).round();
+    // v1 keeps the period in another file.
+    let (raised, lifted) = match mount.version {
+        1 => (format!("{quota}"), "-1"),
+        _ => (format!("\"{quota} {period}\""), "max"),
+    };
+    Some((format!("`echo {raised} > {word}`"), format!("`echo {lifted} > {word}`")))
 }
 
-fn remedy(mounts: &[CgroupMount], path: &str) -> String {
+fn remedy(mounts: &[CgroupMount], path: &str, needed: &Needed) -> String {
+    let cores = needed.cores;
     let owner = CgroupOwner::of_path(path);
     if owner.pod_uid.is_some() {
-        "Raise or remove resources.limits.cpu of that container in the pod spec (requests.cpu still guarantees its share). If the limit \
-         stays, run no more threads than it has cores (GOMAXPROCS, OMP_NUM_THREADS), or they use up the quota early in each period."
-            .to_owned()
-    } else if owner.container_id.is_some() {
-        "Raise the container's limit: `docker update --cpus=N CONTAINER`, or start it without --cpus.".to_owned()
+        format!(
+            "Raise resources.limits.cpu of that container in the pod spec to {cores} or more, or remove it (requests.cpu still guarantees its \
+             share). If the limit stays, run no more threads than it has cores (GOMAXPROCS, OMP_NUM_THREADS), or they use up the quota early \
+             in each period."
+        )
+    } else if let Some(id) = &owner.container_id {
+        let id: String = id.chars().take(12).collect();
+        format!("Raise the container's limit: `docker update --cpus={cores} {id}`, or start it without --cpus.")
     } else if let Some(unit) = owner.unit {
         let name = operand(&unit);
         format!(
-            "Raise or remove CPUQuota= of {unit}: see it with `systemctl show -p CPUQuotaPerSecUSec {name}`, then `systemctl set-property {name} \
-             CPUQuota=200%` (an empty CPUQuota= removes it)."
+            "Raise CPUQuota= of {unit}: `systemctl set-property {name} CPUQuota={}%`; an empty CPUQuota= removes it.",
+            cores * 100.0
         )
-    } else if let Some(lift) = lift(mounts, path) {
+    } else if let Some((raise, lift)) = lift(mounts, path, needed) {
         format!(
-            "Raise the quota by writing a larger value, or remove it: {lift}. Also change it where it is set (pod spec, unit), or it comes back."
+            "Raise the quota to {}: {raise}; or remove it: {lift}. Also change it where it is set (pod spec, unit), or it comes back.",
+            cores_words(cores)
         )
     } else {
         format!(
@@ -373,19 +404,25 @@ mod tests {
 
     #[test]
     fn the_remedy_is_exact() {
+        let needed = Needed { cores: 1.5, period_us: 50_000 };
         let pod = "/kubepods/burstable/pod6f9b1c7e-1111-2222-3333-444455556666/c";
-        assert!(remedy(&[], pod).contains("resources.limits.cpu"));
-        assert!(remedy(&[], "/system.slice/ecs.service").contains("systemctl set-property ecs.service CPUQuota=200%"));
-        assert!(remedy(&[], "/batch").contains("cpu.max of /batch"));
+        assert!(remedy(&[], pod, &needed).contains("resources.limits.cpu"));
+        assert!(
+            remedy(&[], "/system.slice/ecs.service", &needed)
+                .contains("systemctl set-property ecs.service CPUQuota=150%")
+        );
+        assert!(remedy(&[], "/batch", &needed).contains("cpu.max of /batch"));
         let mount = |version, mount_point: &str, root: &str| {
             let controllers = vec!["cpu".to_owned()];
             CgroupMount { version, controllers, mount_point: mount_point.into(), root: root.into() }
         };
-        let text = remedy(&[mount(1, "/sys/fs/cgroup/cpu", "/")], "/ruser");
+        let text = remedy(&[mount(1, "/sys/fs/cgroup/cpu", "/")], "/ruser", &needed);
         assert!(text.contains("`echo -1 > /sys/fs/cgroup/cpu/ruser/cpu.cfs_quota_us`"), "{text}");
-        let text = remedy(&[mount(2, "/sys/fs/cgroup", "/")], "/batch/a");
+        assert!(text.contains("to 1.5 cores: `echo 75000 > /sys/fs/cgroup/cpu/ruser/cpu.cfs_quota_us`"), "{text}");
+        let text = remedy(&[mount(2, "/sys/fs/cgroup", "/")], "/batch/a", &needed);
         assert!(text.contains("`echo max > /sys/fs/cgroup/batch/a/cpu.max`"), "{text}");
-        let text = remedy(&[mount(2, "/sys/fs/cgroup", "/batch")], "/batch/a");
+        assert!(text.contains("`echo \"75000 50000\" > /sys/fs/cgroup/batch/a/cpu.max`"), "{text}");
+        let text = remedy(&[mount(2, "/sys/fs/cgroup", "/batch")], "/batch/a", &needed);
         assert!(text.contains("`echo max > /sys/fs/cgroup/a/cpu.max`"), "{text}");
     }
 

@@ -6,7 +6,7 @@ use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::log_events::{self, Event, Family, LogEvent, XidEvent};
-use crate::ties::Ties;
+use crate::ties::{Ties, When};
 use crate::words::{list, plural, times};
 use coroner_evidence::node::Gpu;
 use std::collections::BTreeMap;
@@ -103,16 +103,18 @@ pub fn examine(case: &Case<'_>) -> Answer {
         Err(unseen) => return Answer::CannotTell { because: unseen.because, how_to_see: unseen.how_to_see },
     };
     let gpus = evidence.node.as_ref().map(|n| n.gpus.as_slice()).unwrap_or_default();
-    let fine = match gpus.len() {
-        0 => format!("no Xid in {}", log.reach_words()),
-        n => format!("{}; no Xid in {}", plural(n as u64, "GPU", "GPUs"), log.reach_words()),
+    let nothing = match (gpus.len(), &evidence.node) {
+        // What is not there cannot fail.
+        (0, Some(_)) => Answer::Fine(format!("no GPU was seen, and no Xid in {}", log.reach_words())),
+        (0, None) => log.nothing(|reach| format!("no Xid in {reach}")),
+        (n, _) => log.nothing(|reach| format!("{}; no Xid in {reach}", plural(n as u64, "GPU", "GPUs"))),
     };
     let by_gpu = log_events::group_by_key(log.events, |e| match &e.event {
         Event::Xid(xid) => xid.bus.clone(),
         _ => String::new(),
     });
-    let findings = by_gpu.into_iter().filter_map(|(bus, events)| finding(gpus, &bus, &events)).collect();
-    Answer::from_findings(findings, || fine)
+    let findings: Vec<Finding> = by_gpu.into_iter().filter_map(|(bus, events)| finding(gpus, &bus, &events)).collect();
+    if findings.is_empty() { nothing } else { Answer::Findings(findings) }
 }
 
 /// All events with one Xid on one GPU.
@@ -159,7 +161,7 @@ fn finding(gpus: &[Gpu], bus: &str, events: &[LogEvent]) -> Option<Finding> {
     let name = gpu.map_or_else(|| bus.to_owned(), |g| g.bus.clone());
     Some(Finding {
         code: Code::GpuXid,
-        ties: Ties::default(),
+        ties: Ties { when: log_events::incidents(events).last().and_then(When::of_log), ..Ties::default() },
         severity: worst.severity,
         subject: Subject::new(SubjectKind::Gpu, name.clone()),
         title: format!("GPU {name}{model}: Xid {}, {}, last {}", worst.xid, worst.words, worst.last.age_words()),

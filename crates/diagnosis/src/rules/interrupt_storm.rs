@@ -2,7 +2,7 @@
 
 use crate::case::Case;
 use crate::code::Code;
-use crate::cores::cited::{shares_text, victim_fact, with_room};
+use crate::cores::cited::{shares_text, steer_packets, victim_fact, with_room};
 use crate::cores::owners::OwnerKind;
 use crate::cores::threads::is_napi;
 use crate::cores::timeline::Saturation;
@@ -163,10 +163,10 @@ fn remedy(cores: &Cores, full: &FullCore, sender: Option<String>) -> String {
     if let Some(sender) = &sender {
         steps.push(format!("Check whether {sender} needs to send that much."));
     }
-    let Some(others) = with_room(cores, full.core, full.stretch.window) else {
+    if with_room(cores, full.core, full.stretch.window).is_none() {
         steps.push("No other core has room: send fewer or larger packets (GRO, jumbo frames).".to_owned());
         return steps.join(" ");
-    };
+    }
     // Packets sent by a process of this node come through no device with queues of its own.
     let mut devices = cores.queues(full.core).into_iter().filter(|(nic, _)| sender.is_none() && nic.bus.is_some());
     let at_work = |nic: &Nic, queue| traffic::had_work(cores.evidence, nic, &[queue], full.core) == Some(true);
@@ -178,11 +178,7 @@ fn remedy(cores: &Cores, full: &FullCore, sender: Option<String>) -> String {
             shell_word(&nic.name)
         ));
     }
-    steps.push(format!(
-        "Let other cores process some of the packets with RPS (/sys/class/net/{}/queues/rx-N/rps_cpus); {} {others} had room.",
-        device.map_or("DEV", |(nic, _)| nic.name.as_str()),
-        if others.parse::<u32>().is_ok() { "core" } else { "cores" }
-    ));
+    steps.extend(steer_packets(cores, full.core, full.stretch.window));
     steps.join(" ")
 }
 
@@ -208,7 +204,16 @@ mod tests {
         let f = one(examine(&Case::of(&storm(0.97))));
         assert_eq!((f.severity, f.subject.name.as_str()), (Severity::Warning, "1"));
         assert!(f.title.contains("NET_RX took 9") && f.title.contains("of core 1 for 3.0 s"), "{}", f.title);
-        assert!(f.remedy.contains("RPS"), "{}", f.remedy);
+        assert!(f.remedy.contains("`echo d > /sys/class/net/DEV/queues/rx-0/rps_cpus`"), "{}", f.remedy);
+        // The device that receives them, if its packets were counted.
+        let mut evidence = storm(0.97);
+        evidence.nics = vec![Nic { name: "veth1".into(), netns: Some("blue".into()), ..Nic::default() }];
+        let name = evidence.nics[0].display_name();
+        evidence.counters.push(Source::NicStatistics, &name, "rx_packets", time(0.0), 5);
+        evidence.counters.push(Source::NicStatistics, &name, "rx_packets", time(5.0), 50_000);
+        let f = one(examine(&Case::of(&evidence)));
+        let command = "`ip netns exec blue sh -c 'echo d > /sys/class/net/veth1/queues/rx-0/rps_cpus'`";
+        assert!(f.remedy.contains(command), "{}", f.remedy);
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         Ok(log) => log,
         Err(unseen) => return Answer::CannotTell { because: unseen.because, how_to_see: unseen.how_to_see },
     };
-    let fine = format!("no lockup, RCU stall or hung task in {}", log.reach_words());
+    let nothing = log.nothing(|reach| format!("no lockup, RCU stall or hung task in {reach}"));
 
     let mut by_kind: BTreeMap<Kind, Vec<(Option<u32>, LogEvent)>> = BTreeMap::new();
     let mut last_rcu: Option<LogEvent> = None;
@@ -76,7 +76,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
             Kind::HardLockup | Kind::SoftLockup | Kind::Rcu => findings.extend(stalled_cores(kind, events)),
         }
     }
-    Answer::from_findings(findings, || fine)
+    if findings.is_empty() { nothing } else { Answer::Findings(findings) }
 }
 
 fn stalled_cores(kind: Kind, events: Vec<(Option<u32>, LogEvent)>) -> Vec<Finding> {
@@ -218,7 +218,7 @@ fn hung_tasks(events: &[(Option<u32>, LogEvent)]) -> Finding {
     facts.extend(first_and_last(&events));
     Finding {
         code: Code::KernelStall,
-        ties: Ties::default(),
+        ties: Ties { when: log_events::incidents(&events).last().and_then(When::of_log), ..Ties::default() },
         severity: Severity::Warning,
         subject,
         title: format!(
@@ -253,9 +253,10 @@ fn workqueues(events: &[(Option<u32>, LogEvent)]) -> Finding {
     let names: Vec<String> = ranked.iter().map(|(f, (most, _))| format!("{f} ({} times)", most)).collect();
     let longest = ranked.iter().map(|(_, (_, us))| *us).max().unwrap_or(0);
     let last = events.last().map(|(_, e)| e.age_words()).unwrap_or_default();
+    let lines: Vec<LogEvent> = events.iter().map(|(_, event)| event.clone()).collect();
     Finding {
         code: Code::KernelStall,
-        ties: Ties::default(),
+        ties: Ties { when: log_events::incidents(&lines).last().and_then(When::of_log), ..Ties::default() },
         severity: Severity::Info,
         subject: Subject::new(SubjectKind::Node, "kernel workers"),
         title: format!(

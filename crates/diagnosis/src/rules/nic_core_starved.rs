@@ -6,7 +6,7 @@
 
 use crate::case::Case;
 use crate::code::Code;
-use crate::cores::cited::{culprit_steps, shares_text, victim_fact, with_room};
+use crate::cores::cited::{culprit_steps, how_to_move, shares_text, victim_fact, with_room};
 use crate::cores::owners::Ownership;
 use crate::cores::threads::{is_ksoftirqd_of, is_napi};
 use crate::cores::timeline::Saturation;
@@ -453,8 +453,8 @@ fn remedy(cores: &Cores, case: &Starving, subject: &str) -> String {
     match (&case.poller, case.irq, with_room(cores, core, case.window)) {
         (_, _, None) => steps.push(format!("No other core had room to serve {subject} at that time.")),
         (Some(poller), _, Some(others)) if !poller.who.is_ksoftirqd_of(core) => steps.push(format!(
-            "Or move the NAPI thread to another core: `taskset -pc {others} {}` (the culprit stays).",
-            poller.who.tid
+            "Or move the NAPI thread to another core: {} (the culprit stays).",
+            how_to_move(cores.evidence, poller.who.tid, &others)
         )),
         (_, Some(irq), Some(others)) => steps.push(format!(
             "Or move the interrupt of {subject} to another core: `echo {others} > /proc/irq/{irq}/smp_affinity_list` (irqbalance may move it back, and the culprit stays)."

@@ -104,7 +104,8 @@ pub fn examine(case: &Case<'_>) -> Answer {
         }
     };
     match log {
-        Ok(log) => Answer::Fine(format!("no reset or transmit timeout in {}; {counters}", log.reach_words())),
+        Ok(_) if never_reset(evidence) => Answer::Fine("no driver has counted a reset since it was loaded".to_owned()),
+        Ok(log) => log.nothing(|reach| format!("no reset or transmit timeout in {reach}; {counters}")),
         Err(unseen) if never_reset(evidence) => {
             Answer::Fine(format!("no driver has counted a reset since it was loaded; {}", unseen.because))
         }
@@ -311,6 +312,8 @@ fn finding(evidence: &Evidence, device: &str, trouble: &Trouble) -> Option<Findi
             when: newest_reset(events)
                 .and_then(When::of_log)
                 .or_else(|| evidence.window().filter(|_| counted_now).map(When::from)),
+            // Drivers count without saying when: it was within the window.
+            until: evidence.window().filter(|_| counted_now).map(|window| window.to),
             ..Ties::default()
         },
         severity: if outage { Severity::Critical } else { Severity::Warning },

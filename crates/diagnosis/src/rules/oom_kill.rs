@@ -121,11 +121,12 @@ pub fn examine(case: &Case<'_>) -> Answer {
         None => "no cgroup counted an OOM kill while we watched",
     };
     match log {
-        Ok(log) => Answer::Fine(format!("no OOM kill in {}; {counters}", log.reach_words())),
+        Ok(log) if log.is_whole() => Answer::Fine(format!("no OOM kill in {}; {counters}", log.reach_words())),
         // Counts every kill since boot, of the node and of cgroups (mm/oom_kill.c, __oom_kill_process).
-        Err(_) if evidence.counters.last(Source::Vmstat, "", "oom_kill") == Some(0) => {
+        _ if evidence.counters.last(Source::Vmstat, "", "oom_kill") == Some(0) => {
             Answer::Fine("no OOM kill since boot (/proc/vmstat oom_kill is 0)".to_owned())
         }
+        Ok(log) => log.nothing(|reach| format!("no OOM kill in {reach}; {counters}")),
         Err(unseen) => unseen.only_watched(evidence, counters),
     }
 }

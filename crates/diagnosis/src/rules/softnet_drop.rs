@@ -6,6 +6,7 @@
 
 use crate::case::Case;
 use crate::code::Code;
+use crate::cores::cited::steer_packets;
 use crate::cores::words::{listed, percent_value};
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Ties, When};
@@ -109,9 +110,9 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let mut dropping: Vec<&Core> = cores.iter().filter(|c| c.dropped > 0).collect();
     dropping.sort_by_key(|c| std::cmp::Reverse(c.dropped));
     let mut findings = if dropping.len() > MOST_CORES {
-        vec![dropped_everywhere(&dropping)]
+        vec![dropped_everywhere(case, &dropping)]
     } else {
-        dropping.iter().map(|core| dropped(core)).collect()
+        dropping.iter().map(|core| dropped(case, core)).collect()
     };
     let mut squeezed: Vec<&Core> =
         cores.iter().filter(|c| c.squeezes_per_second() >= MANY_SQUEEZES_PER_SECOND).collect();
@@ -154,15 +155,18 @@ fn facts(core: &Core) -> Vec<Fact> {
     ]
 }
 
-fn remedy(core: &str) -> String {
+fn remedy(case: &Case<'_>, core: &str) -> String {
+    let cores = case.cores();
+    let steer = core.parse().ok().zip(cores.window()).and_then(|(core, window)| steer_packets(cores, core, window));
+    let steer = steer.map(|steer| format!(" {steer}")).unwrap_or_default();
     format!(
         "First check whether something else has core {core} (core-saturated, nic-core-starved): if so, that is the cause. \
-         Otherwise make room for bursts (`sysctl -w net.core.netdev_max_backlog=5000`, until reboot), or spread the packets over \
-         more cores with RPS (rps_cpus of the receiving device). A longer backlog does not help a core that is always full."
+         Otherwise make room for bursts: `sysctl -w net.core.netdev_max_backlog=5000` (until reboot).{steer} A longer backlog does not \
+         help a core that is always full."
     )
 }
 
-fn dropped(core: &Core) -> Finding {
+fn dropped(case: &Case<'_>, core: &Core) -> Finding {
     let number = core.number();
     Finding {
         code: Code::SoftnetDrop,
@@ -178,11 +182,11 @@ fn dropped(core: &Core) -> Finding {
             percent_value(core.part())
         ),
         evidence: facts(core),
-        remedy: remedy(number),
+        remedy: remedy(case, number),
     }
 }
 
-fn dropped_everywhere(cores: &[&Core]) -> Finding {
+fn dropped_everywhere(case: &Case<'_>, cores: &[&Core]) -> Finding {
     let all: u64 = cores.iter().map(|c| c.dropped).fold(0, u64::saturating_add);
     let each: Vec<String> = cores.iter().map(|c| format!("core {}: {}", c.number(), count(c.dropped))).collect();
     let mut evidence = vec![Fact::new(FactKey::Dropped, all, SOURCE)];
@@ -201,7 +205,7 @@ fn dropped_everywhere(cores: &[&Core]) -> Finding {
         title: format!("{} cores dropped {} packets", cores.len(), count(all)),
         detail: format!("The backlogs of {} cores were full: {}.", cores.len(), listed(&each, MOST_CORES)),
         evidence,
-        remedy: remedy(cores[0].number()),
+        remedy: remedy(case, cores[0].number()),
     }
 }
 

@@ -102,7 +102,11 @@ fn finding(l: &Loop<'_>, cost: &UnitCost, scene: &Scene<'_>) -> Finding {
     };
     Finding {
         code: Code::UnitCrashloop,
-        ties: Ties::of_unit(&unit.name, unit.cgroup.as_deref()),
+        ties: Ties {
+            since: l.since.and_then(|since| scene.age(since)).zip(scene.now).map(|(age, now)| now - age),
+            until: l.over_for.zip(scene.now).map(|(quiet, now)| now - quiet),
+            ..Ties::of_unit(&unit.name, unit.cgroup.as_deref())
+        },
         severity: if l.is_loop() { Severity::Warning } else { Severity::Info },
         subject: Subject::new(SubjectKind::Unit, unit.name.clone()),
         title,

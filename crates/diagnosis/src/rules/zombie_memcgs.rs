@@ -9,7 +9,7 @@ use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::memcg_size::MemcgSize;
 use crate::ties::{Ties, When};
-use crate::words::{bytes, count, duration_words, plural, rate};
+use crate::words::{bytes, count, duration_words, plural};
 use crate::zombies::growth::{self, Peak};
 use crate::zombies::{self, Growth, MakerShare, ZombieReport, cost, makers};
 use coroner_evidence::{About, CgroupCensus, Evidence, StatRead, Time, ZombieScan, probe};
@@ -321,7 +321,7 @@ fn finding(evidence: &Evidence, judged: &Judged<'_>, severity: Severity, slow: O
         detail.push_str(&format!(
             " Over the {} since boot, that is {} on average.",
             duration_words(uptime),
-            rate(dead as f64, uptime)
+            per_hour(dead, uptime)
         ));
     }
 

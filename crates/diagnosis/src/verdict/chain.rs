@@ -5,8 +5,11 @@ use super::links::{self, Linked};
 use super::{Certainty, Conclusion, Link, Unexplained, Verdict, timeline};
 use crate::case::Case;
 use crate::code::Code;
-use crate::cores::cited::{NO_ROOM, with_room_for_thread};
+use crate::cores::cited::{how_to_move, why_no_room, with_room_for_thread};
 use crate::finding::{Finding, Severity};
+use crate::ties::Task;
+use crate::units::protected::is_protected;
+use coroner_report::TimeSpan;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,8 +52,8 @@ pub fn conclude(case: &Case<'_>) -> Conclusion {
             of.context.push(finding.reference());
         }
     }
-    verdicts
-        .sort_by_key(|verdict| Reverse((verdict.severity, verdict.over.is_none(), verdict.certainty, verdict.over)));
+    // What goes on can still be stopped; of what is over, the latest is remembered best.
+    verdicts.sort_by_key(|verdict| Reverse((verdict.time.ongoing, verdict.severity, verdict.certainty, verdict.over)));
     let unexplained = case
         .findings
         .iter()
@@ -146,6 +149,7 @@ fn verdict(
         story.push_str(&format!("; from the same cause: {}", story_also.join("; ")));
     }
     let first_aid = first_aid(case, &findings);
+    let time = TimeSpan::around(findings.iter().map(|finding| finding.ties.time));
     Verdict {
         key: case.findings[root].key(),
         root_cause: case.findings[root].reference(),
@@ -159,7 +163,8 @@ fn verdict(
         because: judged.because.clone(),
         proofs: judged.proofs.clone(),
         timeline: timeline::of(case.evidence, &findings),
-        over: timeline::over(case.evidence, &findings),
+        time,
+        over: time.until,
         remedy: match &first_aid {
             Some(first_aid) => format!("{first_aid} Then fix the cause: {}", judged.remedy),
             None => judged.remedy.clone(),
@@ -208,17 +213,29 @@ fn first_aid(case: &Case<'_>, findings: &[&Finding]) -> Option<String> {
         KEEPS_OTHERS_OFF.contains(&finding.code) && is_walker
     };
     let core = findings.iter().find(keeps_off).and_then(|finding| finding.ties.cores.first().copied());
-    let room = |core| case.cores().window().and_then(|window| with_room_for_thread(case.cores(), core, window));
     let name = walker.name();
-    let how = match core.map(room) {
-        None => format!("stop {name} or make it poll less often."),
-        Some(Some(cores)) => format!(
-            "stop {name}, make it poll less often, or move it where there is room (`taskset -pc {cores} {}`).",
-            walker.tid
-        ),
-        Some(None) => format!("stop {name} or make it poll less often. Moving it won't help: {NO_ROOM}."),
+    let pause = match why_not_paused(case, walker) {
+        None => format!("pause {name} (`kill -STOP {0}`; `kill -CONT {0}` lets it go on)", walker.pid),
+        Some(why) => format!("make {name} poll less often; do not stop it: {why}"),
     };
-    Some(format!("To stop the harm now: {how}"))
+    let moved =
+        core.zip(case.cores().window()).map(|(core, window)| match with_room_for_thread(case.cores(), core, window) {
+            Some(room) => {
+                format!(" Or move it where there is room ({room}): {}.", how_to_move(case.evidence, walker.tid, &room))
+            }
+            None => format!(" Moving it won't help: {}.", why_no_room(case.cores(), core, window)),
+        });
+    Some(format!("To stop the harm now, {pause}.{}", moved.unwrap_or_default()))
+}
+
+/// Why a process must not be paused: its unit is one that the node needs. `coroner fix` plans by the same list.
+pub fn why_not_paused(case: &Case<'_>, task: &Task) -> Option<String> {
+    let process = case.evidence.processes.iter().rev().find(|process| process.pid == task.pid);
+    let unit = process.and_then(|process| process.owner.unit.as_deref());
+    // Under other names than its unit's it is found, too: a node agent in a test or a container.
+    let named = format!("{}.service", task.comm);
+    let protected = unit.into_iter().chain([named.as_str()]).find(|unit| is_protected(unit))?;
+    Some(format!("the node needs {}", protected.trim_end_matches(".service")))
 }
 
 /// Titles from the worst effect back to the cause along the surest path, and those of the other effects.

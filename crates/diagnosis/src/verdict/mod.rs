@@ -16,7 +16,9 @@ pub mod timeline;
 use crate::case::Case;
 use crate::finding::Severity;
 
-pub use coroner_report::{Certainty, Conclusion, FindingRef, Link, Moment, Proof, Proofs, Unexplained, Verdict};
+pub use coroner_report::{
+    Certainty, Conclusion, FindingRef, Link, Moment, Proof, Proofs, TimeSpan, Unexplained, Verdict,
+};
 
 pub fn conclude(case: &Case<'_>) -> Conclusion {
     if case.findings.iter().all(|finding| finding.severity < Severity::Warning) {

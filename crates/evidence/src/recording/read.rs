@@ -290,6 +290,10 @@ impl RecordingReader {
             match kind.as_str() {
                 unit_rows::CATALOGUE => self.evidence.catalogues.push(file),
                 unit_rows::BASELINE => self.evidence.baseline = Some(file),
+                unit_rows::CPUSET => match serde_json::from_str(&file.text) {
+                    Ok(cpuset) => self.evidence.cpusets.push(cpuset),
+                    Err(why) => self.lost("a cpuset".to_owned(), format!("table text_files: {}: {why}", file.path)),
+                },
                 _ => {}
             }
         }

@@ -3,6 +3,7 @@
 use super::rows::{document, insert, insert_below, insert_each, insert_readable, row};
 use crate::Wall;
 use crate::agents::{FileAnswer, TextFile, UnitFile};
+use crate::cpusets::Cpuset;
 use crate::time::Time;
 use crate::units::{ChildExits, Container, Unit, UnitLogLine, UnitSockets};
 use rusqlite::Transaction;
@@ -105,6 +106,15 @@ row!(TextFile { path: "path", text: "text" });
 
 pub const CATALOGUE: &str = "catalogue";
 pub const BASELINE: &str = "baseline";
+/// The path is the cgroup's, the text a [`Cpuset`] as JSON.
+pub const CPUSET: &str = "cpuset";
+
+pub fn insert_cpusets(tx: &Transaction<'_>, cpusets: &[Cpuset]) -> rusqlite::Result<()> {
+    cpusets.iter().try_for_each(|cpuset| {
+        let text = serde_json::to_string(cpuset).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))?;
+        insert(tx, &[TextFileRow { kind: CPUSET.to_owned(), file: TextFile { path: cpuset.cgroup.clone(), text } }])
+    })
+}
 
 pub fn replace_text_files(tx: &Transaction<'_>, kind: &str, items: &[TextFile]) -> rusqlite::Result<()> {
     if items.is_empty() {

@@ -345,6 +345,7 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
         core_times: _,
         processes,
         threads,
+        cpusets,
         thread_samples: _,
         observers,
         memory_holders,
@@ -384,6 +385,7 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
     rows::insert(tx, threads)?;
     rows::insert(tx, observers)?;
     rows::insert(tx, memory_holders)?;
+    unit_rows::insert_cpusets(tx, cpusets)?;
     rows::insert_each(tx, None, nics, |nic, id| rows::insert_below(tx, id, &nic.queues))?;
     rows::insert(tx, cgroup_mounts)?;
     rows::insert_each(tx, None, cgroup_censuses, |census, id| rows::insert_below(tx, id, &census.crowded))?;

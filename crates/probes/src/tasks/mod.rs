@@ -10,6 +10,7 @@
 
 mod blindness;
 mod command;
+mod cpusets;
 mod descriptions;
 mod files;
 mod holders;
@@ -136,6 +137,7 @@ impl TaskReader {
     /// Reads every thread. The first look reports each; later ones those that are new, changed or want to run.
     pub fn look_all(&mut self, at: Time, evidence: &mut Evidence) {
         let stamp = Stamp::new(at);
+        let told = evidence.threads.len();
         if !self.open(evidence) {
             return;
         }
@@ -172,11 +174,13 @@ impl TaskReader {
         self.holders.tell(at, evidence);
         self.describe(evidence);
         self.note_schedstat(evidence);
+        cpusets::look(&self.root, told, evidence);
     }
 
     /// Reads the threads that matter and the new ones.
     pub fn look_hot(&mut self, at: Time, evidence: &mut Evidence) {
         let stamp = Stamp::new(at);
+        let told = evidence.threads.len();
         if !self.open(evidence) {
             return;
         }
@@ -185,6 +189,7 @@ impl TaskReader {
         self.look_for_new(stamp, evidence);
         self.describe(evidence);
         self.note_schedstat(evidence);
+        cpusets::look(&self.root, told, evidence);
     }
 
     /// Reads watched threads that were recently kept off a core. Otherwise, between looks a second apart, one long wait could not

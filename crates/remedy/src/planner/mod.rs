@@ -6,12 +6,12 @@ mod threads;
 mod units;
 
 use crate::facts::Facts;
-use crate::plan::{ByHand, Cause, Plan, Refused, Step};
+use crate::plan::{ByHand, Cause, Over, Plan, Refused, Step};
 use crate::reboot::Reboot;
 use coroner_diagnosis::finding::Subject;
 use coroner_diagnosis::ties::Task;
 use coroner_diagnosis::units::cost::{UnitCost, costs};
-use coroner_diagnosis::verdict::{FindingRef, Verdict};
+use coroner_diagnosis::verdict::{FindingRef, TimeSpan, Verdict};
 use coroner_diagnosis::zombies::{self, ZombieReport};
 use coroner_diagnosis::{Code, Diagnosis, Finding, Severity};
 use coroner_evidence::{CoreSet, Evidence};
@@ -80,6 +80,12 @@ pub(crate) struct Problem<'c> {
     pub chain: Vec<&'c Finding>,
 }
 
+impl Problem<'_> {
+    fn time(&self) -> TimeSpan {
+        self.verdict.map_or(self.root.ties.time, |verdict| verdict.time)
+    }
+}
+
 impl<'c> Case<'c> {
     pub fn new(evidence: &'c Evidence, diagnosis: &'c Diagnosis, wishes: &'c Wishes) -> Case<'c> {
         Case { evidence, diagnosis, wishes, zombies: zombies::report(evidence), costs: costs(evidence) }
@@ -93,10 +99,12 @@ impl<'c> Case<'c> {
         let root = self.finding(&verdict.root_cause)?;
         let mut chain: Vec<&Finding> = verdict.chain.iter().filter_map(|link| self.finding(&link.to)).collect();
         chain.extend(verdict.context.iter().filter_map(|context| self.finding(context)));
+        // An effect that is over needs no step, and its threads may be gone.
+        chain.retain(|finding| finding.is_ongoing());
         Some(Problem { root, verdict: Some(verdict), chain })
     }
 
-    /// All verdicts, or the ones asked for.
+    /// All verdicts, or the ones asked for; also those that are over.
     fn problems(&self) -> Result<Vec<Problem<'c>>, String> {
         let verdicts = &self.diagnosis.conclusion.verdicts;
         let Some((code, subject)) = &self.wishes.about else {
@@ -154,7 +162,7 @@ fn is_called(finding: &Finding, subject: &str) -> bool {
 pub fn targets(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes) -> Result<Targets, String> {
     let case = Case::new(evidence, diagnosis, wishes);
     let mut targets = Targets::default();
-    for problem in case.problems()? {
+    for problem in case.problems()?.into_iter().filter(|problem| problem.time().ongoing) {
         units::targets(&case, &problem, &mut targets);
         dead::targets(&case, &problem, &mut targets);
         empty_cgroups::targets(&problem, &mut targets);
@@ -175,6 +183,10 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
+    fn size(&self) -> (usize, usize, usize) {
+        (self.steps.len(), self.alternatives.len(), self.refused.len())
+    }
+
     /// Skips a step that another problem already planned.
     fn step(&mut self, step: Step) {
         self.alternatives.retain(|other| other.id != step.id);
@@ -200,17 +212,34 @@ impl Draft {
 /// An error says that what was asked for does not exist.
 pub fn plan(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes, facts: &Facts) -> Result<Plan, String> {
     let case = Case::new(evidence, diagnosis, wishes);
-    let problems = case.problems()?;
+    // There is nothing to stop or to move where it is over; the user reads what to do if it comes back.
+    let (problems, ended): (Vec<Problem<'_>>, Vec<Problem<'_>>) =
+        case.problems()?.into_iter().partition(|problem| problem.time().ongoing);
+    let over = ended
+        .iter()
+        .map(|problem| Over {
+            finding: problem.root.reference(),
+            time: problem.time(),
+            if_it_comes_back: problem.verdict.map_or(&problem.root.remedy, |verdict| &verdict.fix).clone(),
+        })
+        .collect();
     let mut draft = Draft::default();
     let mut causes = Vec::new();
-    for problem in &problems {
-        let known = (draft.steps.len(), draft.alternatives.len(), draft.refused.len());
-        // First what stops the harm at once, then the cause, then what it left behind.
-        threads::plan(&case, problem, facts, &mut draft);
+    // First what stops the harm at once, of all problems; then each cause, then what it left behind.
+    let first_aid: Vec<bool> = problems
+        .iter()
+        .map(|problem| {
+            let known = draft.size();
+            threads::plan(&case, problem, facts, &mut draft);
+            known != draft.size()
+        })
+        .collect();
+    for (problem, has_first_aid) in problems.iter().zip(first_aid) {
+        let known = draft.size();
         units::plan(&case, problem, facts, &mut draft);
         empty_cgroups::plan(problem, facts, &mut draft);
         dead::plan(&case, problem, facts, &mut draft);
-        let nothing = known == (draft.steps.len(), draft.alternatives.len(), draft.refused.len());
+        let nothing = !has_first_aid && known == draft.size();
         let is_known = nothing && !draft.steps.is_empty() && problem.verdict.is_none();
         if nothing && !is_known {
             let remedy = problem.verdict.map_or(&problem.root.remedy, |verdict| &verdict.remedy).clone();
@@ -225,7 +254,8 @@ pub fn plan(evidence: &Evidence, diagnosis: &Diagnosis, wishes: &Wishes, facts: 
     named_files_must_be_there(&draft, wishes)?;
     let other_dead = dead::not_of(&case, &problems);
     let Draft { steps, alternatives, refused, by_hand, files, reboot } = draft;
-    Ok(Plan { node: diagnosis.node.clone(), causes, steps, alternatives, refused, by_hand, files, other_dead, reboot })
+    let node = diagnosis.node.clone();
+    Ok(Plan { node, causes, over, steps, alternatives, refused, by_hand, files, other_dead, reboot })
 }
 
 /// A file that keeps no dead cgroup is not ours to delete.

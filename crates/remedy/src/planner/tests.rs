@@ -3,8 +3,8 @@ use crate::facts::{CgroupFacts, UnitFacts};
 use crate::steps::StepKind;
 use coroner_diagnosis::diagnose;
 use coroner_evidence::{
-    CgroupMount, Charged, CoreTimes, Enablement, Hold, PinningFile as Pinning, TextFile, Time, Unit, UnitFile, Zombie,
-    ZombieMethod, ZombieScan,
+    CgroupMount, Charged, CoreTimes, Enablement, Hold, PinningFile as Pinning, TextFile, Time, Unit, UnitFile, Wall,
+    Zombie, ZombieMethod, ZombieScan,
 };
 
 const UNIT: &str = "ecs.service";
@@ -247,4 +247,20 @@ fn asking_for_an_unknown_finding_or_step_is_an_error() {
     assert!(plan.chosen(&["reboot".to_owned()]).unwrap_err().contains("disable-unit:ecs.service"));
     assert_eq!(plan.chosen(&["isolate-unit".to_owned()]).unwrap().len(), 1, "also an alternative");
     assert_eq!(plan.chosen(&[]).unwrap().len(), plan.steps.len());
+}
+
+#[test]
+fn nothing_is_planned_for_what_is_over() {
+    let evidence = crashloop(UNIT, 10);
+    let mut diagnosis = diagnose(&evidence);
+    let ended = TimeSpan { until: Some(Wall(7)), ongoing: false, ..TimeSpan::default() };
+    for verdict in &mut diagnosis.conclusion.verdicts {
+        (verdict.time, verdict.over) = (ended, ended.until);
+    }
+    assert_eq!(targets(&evidence, &diagnosis, &Wishes::default()).unwrap(), Targets::default());
+    let plan = plan(&evidence, &diagnosis, &Wishes::default(), &Facts::default()).unwrap();
+    assert!(plan.is_empty() && plan.causes.is_empty() && plan.by_hand.is_empty(), "{plan:?}");
+    let [over] = plan.over.as_slice() else { panic!("{:?}", plan.over) };
+    assert_eq!((over.finding.code, over.time), (Code::UnitCrashloop, ended));
+    assert!(over.if_it_comes_back.contains(UNIT), "{}", over.if_it_comes_back);
 }

@@ -1,17 +1,17 @@
-//! A thread that keeps others off a core: move it, or lower its priority; or move those it keeps off.
+//! A thread that keeps others off a core: move it, lower its priority or pause it; or move those it keeps off.
 
 use super::{Case, Draft, Problem, Targets};
 use crate::facts::Facts;
 use crate::measure::Measure;
 use crate::plan::{Risk, Step};
 use crate::steps::threads::{ThreadRef, cores_words};
-use crate::steps::{Action, LowerPriority, MoveInterrupt, MoveThread, StepKind};
+use crate::steps::{Action, LowerPriority, MoveInterrupt, MoveThread, PauseProcess, StepKind};
 use coroner_diagnosis::cores::Cores;
-use coroner_diagnosis::cores::cited::{NO_ROOM, with_room, with_room_for_thread};
+use coroner_diagnosis::cores::cited::{how_to_move, why_no_room, with_room, with_room_for_thread};
 use coroner_diagnosis::cores::threads::{is_ksoftirqd_of, is_napi};
 use coroner_diagnosis::ties::Task;
-use coroner_diagnosis::verdict::chain::KEEPS_OTHERS_OFF;
-use coroner_diagnosis::{Code, Finding};
+use coroner_diagnosis::verdict::chain::{KEEPS_OTHERS_OFF, why_not_paused};
+use coroner_diagnosis::{Case as DiagnosisCase, Code, Finding};
 use coroner_evidence::tasks::SchedulingClass;
 use coroner_evidence::{CoreSet, Evidence, Nic, Thread, Window};
 
@@ -42,7 +42,8 @@ pub fn plan(case: &Case<'_>, problem: &Problem<'_>, facts: &Facts, draft: &mut D
     let cores = Cores::of(case.evidence);
     let Some(window) = cores.window() else { return };
     let starved = all(problem).find(|finding| finding.code == Code::NicCoreStarved);
-    let scene = Scene { case, facts, cores: &cores, window, core, starved, finding };
+    let walk = all(problem).find(|finding| finding.code == Code::MemcgWalk);
+    let scene = Scene { case, facts, cores: &cores, window, core, starved, walk, finding };
     scene.culprit(culprit, draft);
     scene.poller(draft);
     scene.interrupts(draft);
@@ -56,6 +57,8 @@ struct Scene<'s> {
     core: u32,
     /// The finding about the NIC that suffers.
     starved: Option<&'s Finding>,
+    /// The finding about a walk over memory cgroups.
+    walk: Option<&'s Finding>,
     finding: &'s Finding,
 }
 
@@ -63,7 +66,7 @@ impl Scene<'_> {
     fn culprit(&self, culprit: &Task, draft: &mut Draft) {
         let name = culprit.name();
         let Some(about) = thread_of(self.case.evidence, culprit.tid) else { return };
-        if self.case.is_observer(about.pid) {
+        if DiagnosisCase::of(self.case.evidence).is_observer(about.pid) {
             return;
         }
         if about.kernel {
@@ -83,14 +86,49 @@ impl Scene<'_> {
                 None
             }
         };
+        let pause = self.pause(culprit, draft);
         match (moved, lower) {
             (Some(moved), lower) => {
                 draft.step(moved);
-                lower.into_iter().for_each(|step| draft.alternative(step));
+                lower.into_iter().chain(pause).for_each(|step| draft.alternative(step));
             }
-            (None, Some(lower)) => draft.step(lower),
-            (None, None) => {}
+            (None, Some(lower)) => {
+                draft.step(lower);
+                pause.into_iter().for_each(|step| draft.alternative(step));
+            }
+            (None, None) => pause.into_iter().for_each(|step| draft.step(step)),
         }
+    }
+
+    /// Only for a process that walks memory cgroups: the walk goes on until its cause is fixed, wherever it runs.
+    fn pause(&self, culprit: &Task, draft: &mut Draft) -> Option<Step> {
+        let walk = self.walk.filter(|walk| walk.ties.culprits.first().is_some_and(|task| task.pid == culprit.pid))?;
+        let name = format!("{}[{}]", culprit.comm, culprit.pid);
+        if let Some(why) = why_not_paused(&DiagnosisCase::of(self.case.evidence), culprit) {
+            draft.refuse(format!("pause {name}"), why);
+            return None;
+        }
+        let main = thread_of(self.case.evidence, culprit.pid)?;
+        let process = self.case.evidence.processes.iter().rev().find(|process| process.pid == culprit.pid);
+        Some(Step {
+            id: format!("pause-process:{name}"),
+            kind: StepKind::PauseProcess,
+            title: format!("Pause {name}"),
+            reason: format!("{}.", walk.title.trim_end_matches('.')),
+            commands: vec![format!("kill -STOP {}", culprit.pid)],
+            risk: Risk::Medium,
+            risk_words: format!("what {name} does is not done meanwhile; its health checks may fail"),
+            reversible: true,
+            undo: format!("it goes on (kill -CONT {})", culprit.pid),
+            dangerous: Some(format!("{name} is running, and coroner does not know who needs it")),
+            not_fixed: "why each walk takes so long: fix the cause, then let it go on (`coroner undo`)".to_owned(),
+            measures: self.measures(),
+            details: Vec::new(),
+            action: Action::PauseProcess(PauseProcess {
+                process: ThreadRef { tid: main.key.tid, started: main.key.started, comm: main.comm.clone() },
+                unit: process.and_then(|process| process.owner.unit.clone()),
+            }),
+        })
     }
 
     fn is_gone(&self, tid: u32) -> bool {
@@ -111,13 +149,20 @@ impl Scene<'_> {
                 )),
             };
         }
-        let room = room
-            .as_deref()
-            .and_then(CoreSet::parse_list)
-            .ok_or_else(|| format!("{NO_ROOM} (override with --cores LIST)"))?;
+        let room = room.as_deref().and_then(CoreSet::parse_list).ok_or_else(|| {
+            let why = why_no_room(self.cores, self.core, self.window);
+            format!("no other core has room: {why} (override with --cores LIST)")
+        })?;
         let fit = CoreSet::new(room.iter().filter(|core| allowed(*core) && !self.facts.isolated.contains(*core)));
-        if fit.is_empty() {
+        if fit.is_empty() && room.iter().any(allowed) {
             return Err(format!("every core with room ({room}) is isolated or outside its cpuset"));
+        }
+        if fit.is_empty() {
+            let how = how_to_move(self.case.evidence, tid, &room.to_string());
+            return Err(match self.case.evidence.cpusets.iter().any(|cpuset| cpuset.threads.contains(&tid)) {
+                true => how,
+                false => format!("every core with room ({room}) is outside its cpuset"),
+            });
         }
         let home = self.facts.nodes.iter().find(|node| node.contains(self.core));
         let near = CoreSet::new(fit.iter().filter(|core| home.is_some_and(|node| node.contains(*core))));

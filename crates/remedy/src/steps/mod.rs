@@ -12,6 +12,7 @@ pub mod lower_priority;
 pub mod mask_unit;
 pub mod move_interrupt;
 pub mod move_thread;
+pub mod pause_process;
 pub mod remove_cgroups;
 pub mod threads;
 pub mod unit_links;
@@ -35,6 +36,7 @@ pub use lower_priority::LowerPriority;
 pub use mask_unit::MaskUnit;
 pub use move_interrupt::MoveInterrupt;
 pub use move_thread::MoveThread;
+pub use pause_process::PauseProcess;
 pub use remove_cgroups::RemoveCgroups;
 
 /// What to do, with everything needed to do it.
@@ -50,6 +52,7 @@ pub enum Action {
     MoveThread(MoveThread),
     MoveInterrupt(MoveInterrupt),
     LowerPriority(LowerPriority),
+    PauseProcess(PauseProcess),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,10 +67,11 @@ pub enum StepKind {
     MoveThread,
     MoveInterrupt,
     LowerPriority,
+    PauseProcess,
 }
 
 impl StepKind {
-    pub const ALL: [StepKind; 9] = [
+    pub const ALL: [StepKind; 10] = [
         StepKind::DisableUnit,
         StepKind::MaskUnit,
         StepKind::IsolateUnit,
@@ -77,6 +81,7 @@ impl StepKind {
         StepKind::MoveThread,
         StepKind::MoveInterrupt,
         StepKind::LowerPriority,
+        StepKind::PauseProcess,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -90,6 +95,7 @@ impl StepKind {
             StepKind::MoveThread => "move-thread",
             StepKind::MoveInterrupt => "move-interrupt",
             StepKind::LowerPriority => "lower-priority",
+            StepKind::PauseProcess => "pause-process",
         }
     }
 }
@@ -314,6 +320,7 @@ macro_rules! dispatch {
             Action::MoveThread($step) => $do,
             Action::MoveInterrupt($step) => $do,
             Action::LowerPriority($step) => $do,
+            Action::PauseProcess($step) => $do,
         }
     };
 }
@@ -330,6 +337,7 @@ impl Action {
             Action::MoveThread(_) => StepKind::MoveThread,
             Action::MoveInterrupt(_) => StepKind::MoveInterrupt,
             Action::LowerPriority(_) => StepKind::LowerPriority,
+            Action::PauseProcess(_) => StepKind::PauseProcess,
         }
     }
 
@@ -362,7 +370,9 @@ impl Action {
     pub fn ends_with_boot(&self) -> bool {
         match self {
             Action::IsolateUnit(step) => !step.persistent,
-            Action::MoveThread(_) | Action::MoveInterrupt(_) | Action::LowerPriority(_) => true,
+            Action::MoveThread(_) | Action::MoveInterrupt(_) | Action::LowerPriority(_) | Action::PauseProcess(_) => {
+                true
+            }
             _ => false,
         }
     }

@@ -4,7 +4,7 @@ use coroner_diagnosis::verdict::{Conclusion, Proof, Proofs};
 use coroner_diagnosis::{Code, Severity, SubjectKind};
 
 fn text(diagnosis: &Diagnosis, verbose: bool) -> String {
-    render(diagnosis, &Evidence::default(), "", verbose)
+    render(diagnosis, &Evidence::default(), &Told { source: "", from: None, is_incident: false, verbose })
 }
 
 /// Each of these in this order.

@@ -115,8 +115,8 @@ pub fn needed(case: &Case<'_>, finding: &Finding) -> Needed {
     match finding.code {
         Code::NicReset | Code::KernelStall if watched && !finding.ties.cores.is_empty() => Needed {
             needs: "a closer look: it happened while watching, and nothing seen on that core explains it",
-            command: "coroner cores --from FILE",
-            then: "and `coroner flame FILE --core N` for the seconds before it",
+            command: "coroner cores",
+            then: "",
         },
         Code::NicReset if finding.ties.cores.is_empty() => {
             recorded("which core serves the queue, and what ran there when it happened")

@@ -5,7 +5,7 @@ use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{FactKey, Finding, Severity};
 use crate::ties::When;
-use crate::verdict::timeline::FIRST_LOOK;
+use crate::times::FIRST_LOOK;
 use crate::verdict::{Proof, Proofs};
 use crate::words::duration_words;
 use std::time::Duration;

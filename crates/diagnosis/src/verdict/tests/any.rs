@@ -8,6 +8,7 @@ use crate::code::Code;
 use crate::finding::{Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::rules::test_evidence::any::{evidence, number, time};
 use crate::ties::{Queue, Task, Ties, When};
+use coroner_report::TimeSpan;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -36,7 +37,7 @@ prop_compose! {
     ) -> Ties {
         let when = when.map(|(from, to, off)| When { from: from.min(to), to: from.max(to), uncertainty: Duration::from_nanos(off) });
         Ties {
-            cores, culprits, victims, queues, when, since: None, until: None,
+            cores, culprits, victims, queues, when, since: None, until: None, time: TimeSpan::default(),
             pods: pods.into_iter().map(str::to_owned).collect(),
             cgroups: cgroups.into_iter().map(str::to_owned).collect(),
             units: units.into_iter().map(str::to_owned).collect(),
