@@ -3,15 +3,16 @@
 //! Something creates cgroups and never removes them (abandoned scopes, a container runtime that lost track). Agents walk all of
 //! them every few seconds, and memory cgroups run out of IDs at 65,535: then no container can start.
 
-use super::not_seen;
+use super::{not_seen, time_words};
 use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
-use crate::ties::Ties;
+use crate::ties::{Ties, When};
 use crate::units::paths::shell_word;
 use crate::words::{count, duration_words, percent};
 use crate::zombies::makers::{self, MakerShare};
-use coroner_evidence::{About, CgroupCensus, CgroupOwner, CrowdedParent, Evidence, probe};
+use coroner_evidence::{About, CgroupCensus, CgroupOwner, CrowdedParent, Evidence, Time, probe};
+use std::time::Duration;
 
 /// A large node has some 100 pods and a few hundred cgroups that are empty by design (slices, parents of containers); this is
 /// several times that.
@@ -35,14 +36,18 @@ pub fn examine(case: &Case<'_>) -> Answer {
             "run on the node, where the memory cgroups are mounted",
         );
     };
-    let ids_near = census.live as f64 >= IDS_NEARLY_GONE * IDS as f64;
-    if ids_near {
-        return found(evidence, census, Severity::Critical);
+    if let Some(severity) = severity(census) {
+        return found(evidence, census, severity, None);
+    }
+    // It may be over at the end of the window.
+    let from = evidence.window().map_or(Time::default(), |window| window.from);
+    let many = || evidence.cgroup_censuses.iter().filter(|c| c.at >= from).filter_map(|c| Some((c, severity(c)?)));
+    if let Some((worst, severity)) = many().max_by_key(|(census, severity)| (*severity, census.empty, census.live)) {
+        let at = || many().map(|(census, _)| census.at);
+        let over = at().min().zip(at().max()).map(|(from, until)| Over { from, until, live: census.live });
+        return found(evidence, worst, severity, over);
     }
     match census.empty {
-        Some(empty) if empty >= MANY_EMPTY && empty as f64 > MOST * census.live as f64 => {
-            found(evidence, census, Severity::Warning)
-        }
         Some(empty) => Answer::Fine(format!("{} live cgroups, {} of them empty", count(census.live), count(empty))),
         None if census.live < MANY_EMPTY => {
             Answer::Fine(format!("only {} live cgroups, empty or not", count(census.live)))
@@ -57,7 +62,23 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
 }
 
-fn found(evidence: &Evidence, census: &CgroupCensus, severity: Severity) -> Answer {
+/// Far fewer are there at the end of the window.
+struct Over {
+    from: Time,
+    until: Time,
+    live: u64,
+}
+
+/// `None` if there are not too many.
+fn severity(census: &CgroupCensus) -> Option<Severity> {
+    if census.live as f64 >= IDS_NEARLY_GONE * IDS as f64 {
+        return Some(Severity::Critical);
+    }
+    let empty = census.empty?;
+    (empty >= MANY_EMPTY && empty as f64 > MOST * census.live as f64).then_some(Severity::Warning)
+}
+
+fn found(evidence: &Evidence, census: &CgroupCensus, severity: Severity, over: Option<Over>) -> Answer {
     let at_least = if census.truncated { "at least " } else { "" };
     let live = count(census.live);
     // The parent with the most empty children, or the most children if emptiness is unknown.
@@ -72,6 +93,10 @@ fn found(evidence: &Evidence, census: &CgroupCensus, severity: Severity) -> Answ
             format!("{} empty cgroups that nobody removed, out of {at_least}{live} live ones", count(empty))
         }
         (_, None) => format!("{at_least}{live} live cgroups"),
+    };
+    let title = match &over {
+        Some(over) => format!("{title}, {}", time_words(evidence, over.from, over.until)),
+        None => title,
     };
     let mut detail = String::from(
         "An empty cgroup has no process in or below it. kubelet, cAdvisor and systemd walk all cgroups over and over, so their CPU time \
@@ -93,6 +118,9 @@ fn found(evidence: &Evidence, census: &CgroupCensus, severity: Severity) -> Answ
             count(maker.removed)
         ));
     }
+    if let Some(over) = &over {
+        detail.push_str(&format!(" There are {} live ones now.", count(over.live)));
+    }
     let key = if census.truncated { FactKey::LiveCgroupsAtLeast } else { FactKey::LiveCgroups };
     let mut facts = vec![Fact::new(key, census.live, census.mount_point.clone())];
     if let Some(empty) = census.empty {
@@ -113,6 +141,8 @@ fn found(evidence: &Evidence, census: &CgroupCensus, severity: Severity) -> Answ
         code: Code::CgroupLeak,
         ties: Ties {
             cgroups: parent.map(|p| p.path.clone()).into_iter().collect(),
+            when: over.as_ref().map(|o| When { from: o.from, to: o.until, uncertainty: Duration::ZERO }),
+            until: over.as_ref().map(|o| o.until),
             ..maker.as_ref().map(MakerShare::ties).unwrap_or_default()
         },
         severity,
@@ -162,7 +192,7 @@ fn remedy(census: &CgroupCensus, parent: Option<&CrowdedParent>, maker: Option<&
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, watched};
+    use crate::rules::test_evidence::{END, cannot_tell, fact, fine, one, start, watched};
     use crate::ties::Task;
     use coroner_evidence::{CgroupChurn, Maker};
 
@@ -235,6 +265,21 @@ mod tests {
         evidence.cgroup_censuses[0].truncated = true;
         let f = one(examine(&Case::of(&evidence)));
         assert!(f.title.starts_with("at least 60,000"), "{}", f.title);
+    }
+
+    #[test]
+    fn those_that_were_removed_within_the_window_are_told_with_their_time() {
+        let mut evidence = with(2_400, Some(2_100));
+        let at = |second, census: &CgroupCensus| CgroupCensus { at: start(second), ..census.clone() };
+        let (many, few) = (evidence.cgroup_censuses[0].clone(), with(60, Some(20)).cgroup_censuses[0].clone());
+        evidence.cgroup_censuses = vec![at(60, &many), at(4, &few), at(3, &many), at(2, &many), at(0, &few)];
+        let f = one(examine(&Case::of(&evidence)));
+        assert!(f.title.contains("2,100 empty cgroups") && f.title.contains(" until "), "{}", f.title);
+        assert_eq!((f.ties.when.map(|when| when.from), f.ties.until), (Some(start(3)), Some(start(2))));
+        assert!(f.detail.ends_with("There are 60 live ones now."), "{}", f.detail);
+        // What was before the window is not meant.
+        evidence.cgroup_censuses.drain(2..4);
+        fine(examine(&Case::of(&evidence)));
     }
 
     #[test]

@@ -391,7 +391,7 @@ fn cgroup_finding(
 
 fn fine(evidence: &Evidence, reclaim: &Reclaim, some: Option<f64>, full: Option<f64>, window: Duration) -> String {
     let n = |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), count);
-    let limited = evidence.counters.subjects(Source::CgroupMemory).into_iter().count() as u64;
+    let limited = evidence.counters.subjects(Source::CgroupMemory).len() as u64;
     format!(
         "memory {}; pages scanned by the node: direct reclaim {}, kswapd {}; {} checked for their own limits",
         pressure_words(some, full, window),

@@ -5,7 +5,8 @@
 use crate::case::Case;
 use crate::code::Code;
 use crate::finding::Answer;
-use coroner_evidence::Unseen;
+use crate::words::duration_words;
+use coroner_evidence::{Evidence, Time, Unseen};
 
 pub mod affinity;
 pub mod agent_conflict;
@@ -40,6 +41,19 @@ pub mod unit_crashloop;
 pub mod unit_drift;
 pub mod unit_failing;
 pub mod zombie_memcgs;
+
+/// `from 15:14:02Z until 15:14:40Z`
+fn time_words(evidence: &Evidence, from: Time, until: Time) -> String {
+    let clock = |at: Time| {
+        let wall = evidence.clocks.last()?.wall_of(at);
+        Some(jiff::Timestamp::from_nanosecond(wall.0.into()).ok()?.strftime("%H:%M:%SZ").to_string())
+    };
+    match (clock(from), clock(until)) {
+        (Some(from), Some(until)) if from == until => format!("at {from}"),
+        (Some(from), Some(until)) => format!("from {from} until {until}"),
+        _ => format!("for {}", duration_words(until.since(from))),
+    }
+}
 
 /// Why something was not seen, as an answer: the probe's own reason if it gave one, else these.
 fn not_seen(unseen: Option<&Unseen>, because: &str, how_to_see: &str) -> Answer {

@@ -3,7 +3,7 @@
 //! A removed cgroup stays in the kernel while memory is charged to it: page cache, tmpfs, locked pages. A few always do. Thousands
 //! mean that something makes and removes cgroups over and over, and that nothing frees what they leave.
 
-use super::{not_seen, slow_memcg_stat};
+use super::{not_seen, slow_memcg_stat, time_words};
 use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
@@ -298,7 +298,7 @@ fn finding(evidence: &Evidence, judged: &Judged<'_>, severity: Severity, slow: O
         (_, Some(Over { peak, now })) => detail.push_str(&format!(
             "There were {} or more {}; {} now.",
             count(peak.dead.div_ceil(2)),
-            time_words(evidence, peak),
+            time_words(evidence, peak.from, peak.until),
             match now {
                 0 => "there are none".to_owned(),
                 1 => "there is 1".to_owned(),
@@ -353,7 +353,7 @@ fn finding(evidence: &Evidence, judged: &Judged<'_>, severity: Severity, slow: O
             Some(Over { peak, .. }) => format!(
                 "{} dead memory cgroups that the kernel could not free, {} ({} live ones)",
                 count(dead),
-                time_words(evidence, peak),
+                time_words(evidence, peak.from, peak.until),
                 count(live)
             ),
         },
@@ -392,19 +392,6 @@ fn stands_still(evidence: &Evidence, leakers: &[MakerShare]) -> bool {
     !evidence.cgroup_fates.is_empty()
         && leakers.is_empty()
         && !matches!(growth::growth(evidence), Growth::Growing { .. })
-}
-
-/// `from 15:14:02Z until 15:14:40Z`
-fn time_words(evidence: &Evidence, peak: &Peak) -> String {
-    let clock = |at: Time| {
-        let wall = evidence.clocks.last()?.wall_of(at);
-        Some(jiff::Timestamp::from_nanosecond(wall.0.into()).ok()?.strftime("%H:%M:%SZ").to_string())
-    };
-    match (clock(peak.from), clock(peak.until)) {
-        (Some(from), Some(until)) if from == until => format!("at {from}"),
-        (Some(from), Some(until)) => format!("from {from} until {until}"),
-        _ => format!("for {}", duration_words(peak.until.since(peak.from))),
-    }
 }
 
 const REMEDY: &str = "Stop what makes them: a unit that crashloops (unit-crashloop), or whatever keeps restarting containers. That stops the \

@@ -4,6 +4,7 @@ use super::{LinkRule, Linked};
 use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Fact, FactKey, Finding, SubjectKind};
+use crate::units::paths::UnitPaths;
 use crate::verdict::{Proof, Proofs};
 use crate::words::{count, duration_words, percent};
 use crate::zombies::growth::RateFrom;
@@ -37,15 +38,21 @@ struct Left {
 }
 
 fn examine(case: &Case<'_>, cause: &Finding, _: &Finding) -> Option<Linked> {
-    let (dead, _) = case.memcgs()?;
+    let judged = case.judged_zombies()?;
+    let (dead, _) = judged.dead_and_live();
     let left = match cause.subject.kind {
         SubjectKind::Unit => {
             let cost = case.unit_costs().get(&cause.subject.name)?;
             let from = cost.zombies_rate_from;
             let is_now = from != Some("since-boot");
             let per_hour = cost.zombies_per_hour.filter(|_| is_now);
+            // Units report those there are now.
+            let own = match judged.is_over() {
+                true => at_the_worst_time(case, &cause.subject.name),
+                false => cost.zombies,
+            };
             let explained = made_by_unit(case, &cause.subject.name).max(restarts(cause));
-            Left { own: cost.zombies, per_hour, watched: from == Some("watched"), explained }
+            Left { own, per_hour, watched: from == Some("watched"), explained }
         }
         _ => of_pod(case, cause.ties.pods.first()?, restarts(cause)),
     };
@@ -56,6 +63,14 @@ fn examine(case: &Case<'_>, cause: &Finding, _: &Finding) -> Option<Linked> {
 fn restarts(cause: &Finding) -> u64 {
     let counted = [FactKey::Restarts, FactKey::AutomaticRestarts, FactKey::CgroupsMade, FactKey::CgroupsRemoved];
     counted.into_iter().filter_map(|key| cause.number(key)).fold(0.0, f64::max) as u64
+}
+
+/// Those of a unit in the scan that is judged; `None` if it names nobody.
+fn at_the_worst_time(case: &Case<'_>, unit: &str) -> Option<u64> {
+    let scan = case.zombies()?.scan;
+    let paths = UnitPaths::of(case.evidence);
+    let is_its = |path: &str| paths.unit_of(path).as_deref() == Some(unit);
+    (!scan.zombies.is_empty()).then(|| scan.zombies.iter().filter(|zombie| is_its(&zombie.path)).count() as u64)
 }
 
 /// The dead that were made while watching, for this unit or by its processes.
