@@ -4,7 +4,7 @@ use super::chunk::{self, CounterPoint, Streamed};
 use super::profile::{self, ProfileRows, SampleRow, SourceRow, StackRow};
 use super::schema::{APPLICATION_ID, CREATE, FORMAT};
 use super::sync::{Syncer, copy_log};
-use super::{FindingRow, RecordingError, kernel_work_rows, node_rows, rows, unit_rows, zombie_rows};
+use super::{FindingRow, RecordingError, kernel_work_rows, node_rows, rows, unit_rows, wait_rows, zombie_rows};
 use crate::counters::{Counters, Series};
 use crate::node::Node;
 use crate::tasks::ThreadSample;
@@ -354,6 +354,7 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
         zombie_scans,
         cgroup_churn,
         kernel_work,
+        waits,
         log,
         units,
         unit_files,
@@ -385,6 +386,7 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
     zombie_rows::insert_zombie_scans(tx, zombie_scans)?;
     rows::insert(tx, cgroup_churn)?;
     kernel_work_rows::insert_kernel_work(tx, kernel_work)?;
+    wait_rows::insert_waits(tx, waits)?;
     rows::insert(tx, log)?;
     unit_rows::insert_units(tx, units)?;
     unit_rows::replace_unit_files(tx, unit_files)?;

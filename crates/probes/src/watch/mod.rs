@@ -37,6 +37,7 @@ use crate::root::{Root, now, own_cpu, read_clocks};
 use crate::softirqs::SoftirqReader;
 use crate::softnet::SoftnetReader;
 use crate::tasks::TaskReader;
+use crate::waits::WaitReader;
 use crate::zombies::{Bpf, LookOptions, look};
 use audit::Audit;
 use cores_thread::sample_cores;
@@ -132,6 +133,8 @@ pub struct Watch {
     churn: Option<ChurnReader>,
     /// `None` at the end.
     exits: Option<ExitReader>,
+    /// `None` at the end.
+    waits: Option<WaitReader>,
     /// `None` if others sample, and at the end.
     sampler: Option<KernelSampler>,
     root: Root,
@@ -217,6 +220,7 @@ impl Watch {
             cgroups: Cgroups::new(root.clone()),
             churn: None,
             exits: None,
+            waits: None,
             sampler: None,
             zombies: options.zombies,
             bpf: options.bpf,
@@ -238,6 +242,10 @@ impl Watch {
         self.exits = Some(match self.bpf {
             Bpf::No => ExitReader::without_bpf(&self.root),
             Bpf::Best | Bpf::Only(_) => ExitReader::start(&self.root),
+        });
+        self.waits = Some(match self.bpf {
+            Bpf::No => WaitReader::without_bpf(&self.root),
+            Bpf::Best | Bpf::Only(_) => WaitReader::start(&self.root, self.paces.waits),
         });
     }
 
@@ -314,6 +322,9 @@ impl Watch {
         if let Some(exits) = self.exits.take() {
             exits.finish(now(), evidence);
         }
+        if let Some(waits) = self.waits.take() {
+            waits.finish(now(), evidence);
+        }
         if let Some(sampler) = self.sampler.take() {
             sampler.finish(now(), evidence);
         }
@@ -359,6 +370,9 @@ impl Watch {
             if let Some(exits) = &mut self.exits {
                 exits.look(now(), evidence);
             }
+        }
+        if let Some(waits) = &mut self.waits {
+            waits.look(now(), evidence);
         }
         if self.paces.kernel_work.is_due()
             && let Some(sampler) = &mut self.sampler
