@@ -6,6 +6,7 @@
 use crate::tasks::SchedulingClass;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashSet};
 
 /// The books of one interval. Intervals follow each other; sums of a longer time are sums over intervals.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -34,6 +35,62 @@ pub struct CgroupWeight {
     pub weight: u64,
 }
 
+impl WaitLedger {
+    /// Less than this is not told of a thread: on a node with thousands of threads most do next to nothing.
+    pub const TRIFLE_NS: u64 = 1_000_000;
+    /// Less than this is not told of those who had a core.
+    pub const TRIFLING_CHARGE_NS: u64 = 200_000;
+
+    /// Its size in memory, but for what names take.
+    pub(crate) fn bytes(&self) -> usize {
+        let stacks: usize = self.blocks.iter().map(|block| block.stack.len() * 40).sum();
+        size_of_val(self.parties.as_slice())
+            + size_of_val(self.accounts.as_slice())
+            + size_of_val(self.charges.as_slice())
+            + size_of_val(self.blocks.as_slice())
+            + stacks
+            + self.parties.len() * 64
+    }
+
+    /// Sums threads with next to nothing into their party, and those who had a little of a core into [`Runner::Others`].
+    pub fn drop_trifles(&mut self) {
+        let is_trifle = |account: &Account| {
+            let lost = account.waited_ns.max(account.throttled_ns).max(account.blocked_ns);
+            lost < WaitLedger::TRIFLE_NS && account.ran_ns < WaitLedger::TRIFLE_NS && account.open_wait_ns == 0
+        };
+        let mut told = HashSet::new();
+        let mut sums: BTreeMap<u32, Account> = BTreeMap::new();
+        self.accounts.retain(|account| {
+            let is_kept = account.tid.is_some() && !is_trifle(account);
+            if is_kept {
+                told.insert((account.party, account.tid));
+            } else {
+                sums.entry(account.party)
+                    .or_insert(Account { party: account.party, ..Account::default() })
+                    .add(account);
+            }
+            is_kept
+        });
+        self.accounts.extend(sums.into_values().filter(|sum| !is_trifle(sum)));
+        let mut charges: BTreeMap<(u32, Option<u32>, u32, Runner), u64> = BTreeMap::new();
+        for charge in self.charges.drain(..) {
+            let tid = charge.tid.filter(|_| told.contains(&(charge.victim, charge.tid)));
+            let to = if charge.ns < WaitLedger::TRIFLING_CHARGE_NS { Runner::Others } else { charge.to };
+            *charges.entry((charge.victim, tid, charge.core, to)).or_default() += charge.ns;
+        }
+        let has_account: HashSet<u32> = self.accounts.iter().map(|account| account.party).collect();
+        let charge = |((victim, tid, core, to), ns)| Charge { victim, tid, to, core, ns };
+        self.charges = charges.into_iter().map(charge).filter(|charge| has_account.contains(&charge.victim)).collect();
+        let mut used = has_account;
+        used.extend(self.blocks.iter().map(|block| block.party));
+        used.extend(self.charges.iter().filter_map(|charge| match charge.to {
+            Runner::Party(party) => Some(party),
+            Runner::Idle | Runner::Others | Runner::Unknown => None,
+        }));
+        self.parties.retain(|party| used.contains(&party.id));
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LedgerMethod {
@@ -42,6 +99,15 @@ pub enum LedgerMethod {
     /// From schedstat, thread states and samples of who ran.
     #[default]
     Estimate,
+}
+
+impl LedgerMethod {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LedgerMethod::Bpf => "bpf",
+            LedgerMethod::Estimate => "estimate",
+        }
+    }
 }
 
 /// Who runs or waits: the threads of a process that compete alike (same cgroup, class, priority), or short-lived processes with the same
@@ -73,7 +139,7 @@ pub struct Party {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     pub party: u32,
-    /// `None`: the party's threads that ended, summed.
+    /// `None`: the party's threads that ended, or that did next to nothing, summed. `slept_ns` is 0 then.
     pub tid: Option<u32>,
     pub ran_ns: u64,
     /// Wanted to run and could have, but for others on the core.
@@ -90,6 +156,19 @@ pub struct Account {
     pub waits: u64,
     /// How long the wait that had not ended has lasted, since before this interval if so. 0: none.
     pub open_wait_ns: u64,
+}
+
+impl Account {
+    /// Adds another thread's, which is then no longer told by itself: how long it slept and what is open belongs to one thread.
+    fn add(&mut self, other: &Account) {
+        self.ran_ns += other.ran_ns;
+        self.waited_ns += other.waited_ns;
+        self.throttled_ns += other.throttled_ns;
+        self.blocked_ns += other.blocked_ns;
+        self.longest_wait_ns = self.longest_wait_ns.max(other.longest_wait_ns);
+        self.runs += other.runs;
+        self.waits += other.waits;
+    }
 }
 
 /// Time that a party waited for a core, and who had that core.
@@ -134,4 +213,48 @@ pub struct Block {
     pub on: Option<String>,
     /// Who ended the last block.
     pub waker_comm: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(party: u32, tid: Option<u32>, ran_ns: u64, waited_ns: u64) -> Account {
+        Account { party, tid, ran_ns, waited_ns, runs: 1, ..Account::default() }
+    }
+
+    fn charge(victim: u32, tid: u32, to: Runner, ns: u64) -> Charge {
+        Charge { victim, tid: Some(tid), to, core: 0, ns }
+    }
+
+    #[test]
+    fn trifles_are_summed() {
+        let ms = 1_000_000;
+        let party = |id| Party { id, ..Party::default() };
+        let mut ledger = WaitLedger {
+            parties: [4, 5, 6, 7].map(party).to_vec(),
+            accounts: vec![
+                account(4, Some(1), 5 * ms, 0),
+                account(4, Some(2), ms / 2, ms / 2),
+                account(4, Some(3), ms / 2, ms / 2),
+                account(5, Some(9), 1, 1),
+            ],
+            charges: vec![
+                charge(4, 1, Runner::Party(6), 2 * ms),
+                charge(4, 2, Runner::Party(7), ms / 10),
+                charge(4, 3, Runner::Party(7), ms / 10),
+                charge(5, 9, Runner::Party(7), ms / 10),
+            ],
+            ..WaitLedger::default()
+        };
+        ledger.drop_trifles();
+        let rest = Account { runs: 2, ..account(4, None, ms, ms) };
+        assert_eq!(ledger.accounts, [account(4, Some(1), 5 * ms, 0), rest]);
+        let others = Charge { tid: None, ..charge(4, 0, Runner::Others, ms / 5) };
+        assert_eq!(ledger.charges, [others, charge(4, 1, Runner::Party(6), 2 * ms)]);
+        assert_eq!(ledger.parties.iter().map(|party| party.id).collect::<Vec<_>>(), [4, 6]);
+        let once = ledger.clone();
+        ledger.drop_trifles();
+        assert_eq!(ledger, once);
+    }
 }

@@ -36,6 +36,7 @@ pub mod tree;
 pub mod unit_files;
 pub mod unit_sockets;
 pub mod units;
+pub mod waits;
 pub mod watch;
 pub mod zombies;
 

@@ -36,6 +36,7 @@ pub fn cut(evidence: &mut Evidence, window: Window) {
     stretches(&mut evidence.cgroup_churn, window, |c| (c.from, c.to));
     stretches(&mut evidence.cgroup_fates, window, |f| (f.from, f.to));
     stretches(&mut evidence.kernel_work, window, |s| (s.from, s.to));
+    stretches(&mut evidence.waits, window, |w| (w.from, w.to));
     stretches(&mut evidence.child_exits, window, |e| (e.from, e.to));
     evidence.log.retain(|line| line.at <= window.to);
     if let Some(wall) = wall {

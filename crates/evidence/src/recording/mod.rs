@@ -26,6 +26,7 @@ pub mod segments;
 mod span;
 mod sync;
 mod unit_rows;
+mod wait_rows;
 mod write;
 mod zombie_chunk;
 mod zombie_rows;

@@ -13,7 +13,7 @@ use super::zombie_rows::{self, Unpacked};
 use super::{About, Logs, PROBE, Recording, RecordingError, cut, node_rows};
 use crate::counters::{Counters, Point, Series, Source};
 use crate::time::{Clocks, Time, Window};
-use crate::{CoreTicks, CoreTimes, Evidence, Nic, Node, ThreadKey, ThreadSample, Unit, Unseen, ZombieScan};
+use crate::{CoreTicks, CoreTimes, Evidence, Nic, Node, ThreadKey, ThreadSample, Unit, Unseen, WaitLedger, ZombieScan};
 use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -146,6 +146,7 @@ impl RecordingReader {
         self.evidence.cgroup_fates = self.values_if_stored();
         self.what_is_installed_to_run();
         self.evidence.kernel_work = self.values();
+        self.evidence.waits = self.wait_ledgers();
         self.evidence.units = self.units.into_iter().map(|(_, unit)| unit).collect();
         if let Some(window) = self.window {
             cut::cut(&mut self.evidence, window);
@@ -443,6 +444,27 @@ impl RecordingReader {
             Err(why) => damage.note(|| why),
         }
         self.tell(table.name, chunks.len(), damage);
+    }
+
+    fn wait_ledgers(&mut self) -> Vec<WaitLedger> {
+        let table = Table::of::<WaitLedger>();
+        let named = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?";
+        // Recordings made before there was a ledger lack the table.
+        if self.db.query_row(named, [table.name], |row| row.get(0)) == Ok(0) {
+            return Vec::new();
+        }
+        let (mut ledgers, window) = (Vec::new(), self.window);
+        self.chunks(&table, |row, room| {
+            let (from, to): (Time, Time) = (row.get("from_ns")?, row.get("to_ns")?);
+            if window.is_some_and(|window| from > window.to || to < window.from) {
+                return Ok(());
+            }
+            let ledger = WaitLedger::get(row)?;
+            room.take(ledger.bytes())?;
+            ledgers.push(ledger);
+            Ok(())
+        });
+        ledgers
     }
 
     fn zombie_scans(&mut self) -> Vec<ZombieScan> {

@@ -61,6 +61,9 @@ CREATE TABLE cgroup_fates (
 CREATE TABLE kernel_work (
   id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, rate_hz INTEGER, cores INTEGER, lost INTEGER, kernel INTEGER,
   memcg_walk INTEGER, reclaim INTEGER, rows_json TEXT);
+CREATE TABLE wait_ledgers (
+  id INTEGER PRIMARY KEY, from_ns INTEGER, to_ns INTEGER, method TEXT, watched_ns INTEGER, unbooked_ns INTEGER,
+  waited_ns INTEGER, throttled_ns INTEGER, blocked_ns INTEGER, books BLOB);
 CREATE TABLE kernel_log (
   id INTEGER PRIMARY KEY, at_ns INTEGER, uncertainty_ns INTEGER, stamp_us INTEGER, sequence INTEGER, level INTEGER,
   facility INTEGER, text TEXT);

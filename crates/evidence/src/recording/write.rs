@@ -4,7 +4,7 @@ use super::chunk::{self, CounterPoint, Streamed};
 use super::profile::{self, ProfileRows, SampleRow, SourceRow, StackRow};
 use super::schema::{APPLICATION_ID, CREATE, FORMAT};
 use super::sync::{Syncer, copy_log};
-use super::{FindingRow, RecordingError, kernel_work_rows, node_rows, rows, unit_rows, zombie_rows};
+use super::{FindingRow, RecordingError, kernel_work_rows, node_rows, rows, unit_rows, wait_rows, zombie_rows};
 use crate::counters::{Counters, Series};
 use crate::node::Node;
 use crate::tasks::ThreadSample;
@@ -358,7 +358,7 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
         cgroup_churn,
         cgroup_fates,
         kernel_work,
-        waits: _,
+        waits,
         log,
         units,
         unit_files,
@@ -394,6 +394,7 @@ fn insert_rows(tx: &Transaction<'_>, fragment: &Evidence, changed_node: Option<&
     rows::insert(tx, cgroup_churn)?;
     rows::insert(tx, cgroup_fates)?;
     kernel_work_rows::insert_kernel_work(tx, kernel_work)?;
+    wait_rows::insert_waits(tx, waits)?;
     rows::insert(tx, log)?;
     unit_rows::insert_units(tx, units)?;
     unit_rows::replace_unit_files(tx, unit_files)?;

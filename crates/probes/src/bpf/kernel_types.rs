@@ -40,6 +40,42 @@ impl KernelTypes {
     }
 }
 
+/// The types of the running kernel's tracepoints.
+pub struct TracepointTypes {
+    ids: HashMap<String, u32>,
+}
+
+impl TracepointTypes {
+    /// Those that exist of these.
+    pub fn of_running_kernel(tracepoints: &[&str]) -> io::Result<TracepointTypes> {
+        let whole = KernelFile::open(KernelTypes::FILE)?;
+        Ok(TracepointTypes { ids: tracepoint_types(&whole, tracepoints).unwrap_or_default() })
+    }
+
+    pub(super) fn id(&self, tracepoint: &str) -> Option<u32> {
+        self.ids.get(tracepoint).copied()
+    }
+}
+
+/// The kernel has a type `btf_trace_NAME` for each tracepoint (include/trace/bpf_probe.h).
+fn tracepoint_types(btf: &[u8], tracepoints: &[&str]) -> Option<HashMap<String, u32>> {
+    let (types, strings) = sections(btf)?;
+    let (mut at, mut id, mut ids) = (0, 1, HashMap::new());
+    while at < types.len() {
+        let info = word(types, at + 4)?;
+        if kind(info) == TYPEDEF {
+            let name = string(strings, word(types, at)?)?;
+            let traced = name.strip_prefix(b"btf_trace_").and_then(|name| std::str::from_utf8(name).ok());
+            if let Some(name) = traced.filter(|name| tracepoints.contains(name)) {
+                ids.insert(name.to_owned(), id);
+            }
+        }
+        at = after(types, at, info)?;
+        id += 1;
+    }
+    Some(ids)
+}
+
 const MAGIC: u16 = 0xeb9f;
 /// The part of the header we need: magic, version, flags, header length, offsets and lengths of types and strings.
 const HEADER: usize = 24;

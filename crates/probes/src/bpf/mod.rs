@@ -24,6 +24,6 @@ mod syscalls;
 pub use blind::{Blind, Reason, Standing};
 pub(crate) use blind::{CAP_PERFMON, CAP_SYS_ADMIN, effective_capabilities, is_confidential};
 pub(crate) use committed::bpf_object;
-pub use kernel_types::KernelTypes;
+pub use kernel_types::{KernelTypes, TracepointTypes};
 pub use object::{Failure, Object};
 pub use program::{Attached, Program};

@@ -8,10 +8,10 @@ use aya::maps::{Map, MapData, MapError};
 use aya_obj::generated::{bpf_map_type, bpf_prog_type};
 use aya_obj::{EbpfSectionKind, ProgramSection};
 
-use super::kernel_types::KernelTypes;
+use super::kernel_types::{KernelTypes, TracepointTypes};
 use super::locked_memory::LockedMemory;
 use super::program::Program;
-use super::syscalls;
+use super::syscalls::{self, Kind};
 
 /// What went wrong on the way from an object file to a running program.
 #[derive(Debug, thiserror::Error)]
@@ -55,12 +55,25 @@ pub struct Object {
 impl Object {
     /// `globals` are constants of the program (`const volatile`), set before the verifier sees them.
     pub fn load(types: &KernelTypes, bytes: &[u8], globals: &[(&str, &[u8])]) -> Result<Object, Failure> {
+        Object::load_sized(types, bytes, globals, &[])
+    }
+
+    /// With these numbers of entries instead of the object's.
+    pub fn load_sized(
+        types: &KernelTypes,
+        bytes: &[u8],
+        globals: &[(&str, &[u8])],
+        entries: &[(&str, u32)],
+    ) -> Result<Object, Failure> {
         let mut parsed = aya_obj::Object::parse(bytes)?;
         parsed.patch_map_data(globals.iter().map(|(name, value)| (*name, (*value, true))).collect())?;
         parsed.relocate_btf(types.btf())?;
         let _room = LockedMemory::raise_where_it_counts();
         let mut maps = HashMap::new();
-        for (name, definition) in parsed.maps.drain() {
+        for (name, mut definition) in parsed.maps.drain() {
+            if let Some((_, entries)) = entries.iter().find(|(sized, _)| *sized == name) {
+                definition.set_max_entries(*entries);
+            }
             let map = make_map(&name, &definition)?;
             maps.insert(name, (definition, map));
         }
@@ -88,6 +101,20 @@ impl Object {
             ProgramSection::TracePoint => bpf_prog_type::BPF_PROG_TYPE_TRACEPOINT,
             _ => return Err(missing("program", name)),
         };
+        self.load_program(name, program, Kind::Plain(kind))
+    }
+
+    /// Loads and verifies a program of a `tp_btf` section for its tracepoint.
+    pub fn traced_program(&self, name: &str, tracepoint: &str, types: &TracepointTypes) -> Result<Program, Failure> {
+        let program = self.parsed.programs.get(name).ok_or_else(|| missing("program", name))?;
+        if !matches!(program.section, ProgramSection::BtfTracePoint) {
+            return Err(missing("program", name));
+        }
+        let id = types.id(tracepoint).ok_or_else(|| missing("tracepoint", tracepoint))?;
+        self.load_program(name, program, Kind::Traced(id))
+    }
+
+    fn load_program(&self, name: &str, program: &aya_obj::Program, kind: Kind) -> Result<Program, Failure> {
         let function = self.parsed.functions.get(&program.function_key()).ok_or_else(|| missing("function", name))?;
         Program::load(kind, name, &function.instructions, &program.license)
     }

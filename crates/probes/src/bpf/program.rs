@@ -4,11 +4,11 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use aya_obj::generated::{bpf_insn, bpf_prog_type};
+use aya_obj::generated::bpf_insn;
 
 use super::locked_memory::LockedMemory;
 use super::object::Failure;
-use super::syscalls;
+use super::syscalls::{self, Kind};
 
 /// Buffer sizes for the verifier's log. The objection is at its end, which kernels before 6.4 drop if the buffer is too small
 /// (ENOSPC); then we retry with the largest buffer allowed.
@@ -31,12 +31,7 @@ pub struct Attached {
 }
 
 impl Program {
-    pub(super) fn load(
-        kind: bpf_prog_type,
-        name: &str,
-        instructions: &[bpf_insn],
-        license: &CStr,
-    ) -> Result<Program, Failure> {
+    pub(super) fn load(kind: Kind, name: &str, instructions: &[bpf_insn], license: &CStr) -> Result<Program, Failure> {
         let _room = LockedMemory::raise_where_it_counts();
         let mut attempts = 0;
         let error = loop {
@@ -74,7 +69,12 @@ impl Program {
 
     /// Since Linux 4.17. The program's arguments are those of the kernel's TP_PROTO.
     pub fn attach_raw_tracepoint(&self, name: &CStr) -> io::Result<Attached> {
-        Ok(Attached { _event: syscalls::open_raw_tracepoint(self.fd.as_fd(), name)? })
+        Ok(Attached { _event: syscalls::open_raw_tracepoint(self.fd.as_fd(), Some(name))? })
+    }
+
+    /// To the tracepoint that it was loaded for ([`super::Object::traced_program`]).
+    pub fn attach_to_its_tracepoint(&self) -> io::Result<Attached> {
+        Ok(Attached { _event: syscalls::open_raw_tracepoint(self.fd.as_fd(), None)? })
     }
 
     /// Only on minor faults of this thread, so nobody else is slowed down.

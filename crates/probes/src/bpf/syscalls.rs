@@ -6,9 +6,17 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use aya_obj::generated::{
-    PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_SET_BPF, PERF_FLAG_FD_CLOEXEC, bpf_attr, bpf_cmd, bpf_insn, bpf_prog_type,
-    perf_event_attr, perf_event_sample_format, perf_sw_ids, perf_type_id,
+    PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_SET_BPF, PERF_FLAG_FD_CLOEXEC, bpf_attach_type, bpf_attr, bpf_cmd, bpf_insn,
+    bpf_prog_type, perf_event_attr, perf_event_sample_format, perf_sw_ids, perf_type_id,
 };
+
+/// What a program is loaded as.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    Plain(bpf_prog_type),
+    /// At a tracepoint, with the kernel's types: the BTF id of the tracepoint's type.
+    Traced(u32),
+}
 
 /// All zeros: fields a call does not use or an older kernel does not know must be zero (kernel/bpf/syscall.c: CHECK_ATTR).
 fn no_attributes() -> bpf_attr {
@@ -58,7 +66,7 @@ pub(super) fn freeze_map(map: BorrowedFd) -> io::Result<()> {
 
 /// Loads and verifies a program. A non-empty `log` receives the verifier's log, also on failure.
 pub(super) fn load_program(
-    kind: bpf_prog_type,
+    kind: Kind,
     name: &str,
     instructions: &[bpf_insn],
     license: &CStr,
@@ -67,7 +75,14 @@ pub(super) fn load_program(
     let mut attributes = no_attributes();
     // SAFETY: a struct of integers in an all-zero union.
     let program = unsafe { &mut attributes.__bindgen_anon_3 };
-    program.prog_type = kind as u32;
+    match kind {
+        Kind::Plain(kind) => program.prog_type = kind as u32,
+        Kind::Traced(tracepoint) => {
+            program.prog_type = bpf_prog_type::BPF_PROG_TYPE_TRACING as u32;
+            program.expected_attach_type = bpf_attach_type::BPF_TRACE_RAW_TP as u32;
+            program.attach_btf_id = tracepoint;
+        }
+    }
     program.insns = instructions.as_ptr() as u64;
     program.insn_cnt = instructions.len() as u32;
     program.license = license.as_ptr() as u64;
@@ -96,9 +111,10 @@ pub(super) fn run_program(program: BorrowedFd) -> io::Result<u32> {
     Ok(unsafe { attributes.test.retval })
 }
 
-pub(super) fn open_raw_tracepoint(program: BorrowedFd, tracepoint: &CStr) -> io::Result<OwnedFd> {
+/// Without a name for programs that were loaded for their tracepoint.
+pub(super) fn open_raw_tracepoint(program: BorrowedFd, tracepoint: Option<&CStr>) -> io::Result<OwnedFd> {
     let mut attributes = no_attributes();
-    attributes.raw_tracepoint.name = tracepoint.as_ptr() as u64;
+    attributes.raw_tracepoint.name = tracepoint.map_or(0, |name| name.as_ptr() as u64);
     attributes.raw_tracepoint.prog_fd = program.as_raw_fd() as u32;
     // SAFETY: the NUL-terminated name outlives the call; the command returns a file descriptor.
     unsafe { bpf_fd(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attributes) }

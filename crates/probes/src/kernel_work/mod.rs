@@ -18,7 +18,7 @@ mod blind;
 #[cfg(test)]
 mod host_tests;
 mod rows;
-mod symbols;
+pub(crate) mod symbols;
 mod threads;
 
 use std::time::Duration;

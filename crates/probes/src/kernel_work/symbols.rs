@@ -11,7 +11,7 @@ use crate::Root;
 const KALLSYMS: &str = "/proc/kallsyms";
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoSymbols {
+pub(crate) enum NoSymbols {
     #[error("{KALLSYMS}: {0}")]
     Unreadable(#[from] io::Error),
     #[error("{KALLSYMS} hides the kernel's addresses")]
@@ -27,7 +27,7 @@ pub(super) fn can_be_read(root: &Root) -> Result<(), NoSymbols> {
 }
 
 /// Symbols for these sorted addresses.
-pub(super) fn read(root: &Root, addresses: &[u64]) -> Result<Kallsyms, NoSymbols> {
+pub(crate) fn read(root: &Root, addresses: &[u64]) -> Result<Kallsyms, NoSymbols> {
     let list = BufReader::with_capacity(64 << 10, File::open(root.path(KALLSYMS))?);
     // They may have been hidden since the start.
     Kallsyms::covering(list, addresses)?.ok_or(NoSymbols::Hidden)

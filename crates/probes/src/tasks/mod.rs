@@ -36,6 +36,7 @@ use known::{KnownTasks, Watched};
 pub(crate) use membership::parse_membership;
 use ourselves::Ourselves;
 use reading::{Miss, NoSchedstat, Reading, ThreadFiles, ThreadPlace, affinity};
+pub(crate) use stat::{parse_schedstat, parse_stat, readable_name};
 
 /// More threads than this are not read.
 const MAX_THREADS: usize = 200_000;

@@ -82,6 +82,9 @@ impl Watch {
         if let Some(exits) = &mut self.exits {
             exits.tell_anew();
         }
+        if let Some(waits) = &mut self.waits {
+            waits.tell_anew();
+        }
         // Before the units, which it forgets.
         if let Some(audit) = &mut self.audit {
             audit.tell_anew();

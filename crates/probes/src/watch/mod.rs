@@ -37,6 +37,7 @@ use crate::root::{Root, now, own_cpu, read_clocks};
 use crate::softirqs::SoftirqReader;
 use crate::softnet::SoftnetReader;
 use crate::tasks::TaskReader;
+use crate::waits::WaitReader;
 use crate::zombies::{Bpf, LookOptions, look};
 use audit::Audit;
 use cores_thread::sample_cores;
@@ -134,6 +135,8 @@ pub struct Watch {
     churn: Option<ChurnReader>,
     /// `None` at the end.
     exits: Option<ExitReader>,
+    /// `None` at the end.
+    waits: Option<WaitReader>,
     /// `None` if others sample, and at the end.
     sampler: Option<KernelSampler>,
     root: Root,
@@ -222,6 +225,7 @@ impl Watch {
             cgroups: Cgroups::new(root.clone()),
             churn: None,
             exits: None,
+            waits: None,
             sampler: None,
             zombies: options.zombies,
             zombies_named: None,
@@ -244,6 +248,10 @@ impl Watch {
         self.exits = Some(match self.bpf {
             Bpf::No => ExitReader::without_bpf(&self.root),
             Bpf::Best | Bpf::Only(_) => ExitReader::start(&self.root),
+        });
+        self.waits = Some(match self.bpf {
+            Bpf::No => WaitReader::without_bpf(&self.root),
+            Bpf::Best | Bpf::Only(_) => WaitReader::start(&self.root, self.paces.waits),
         });
     }
 
@@ -321,6 +329,9 @@ impl Watch {
         if let Some(exits) = self.exits.take() {
             exits.finish(now(), evidence);
         }
+        if let Some(waits) = self.waits.take() {
+            waits.finish(now(), evidence);
+        }
         if let Some(sampler) = self.sampler.take() {
             sampler.finish(now(), evidence);
         }
@@ -366,6 +377,9 @@ impl Watch {
             if let Some(exits) = &mut self.exits {
                 exits.look(now(), evidence);
             }
+        }
+        if let Some(waits) = &mut self.waits {
+            waits.look(now(), evidence);
         }
         if self.paces.kernel_work.is_due()
             && let Some(sampler) = &mut self.sampler

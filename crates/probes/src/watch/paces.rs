@@ -1,6 +1,7 @@
 //! How often each probe runs: often for a short watch, rarely for one of months.
 
 use super::pace::Pace;
+use crate::waits::WaitPace;
 use std::time::Duration;
 
 pub const CORES_EVERY: Duration = Duration::from_millis(100);
@@ -23,6 +24,7 @@ pub struct Paces {
     pub cgroups: Pace,
     /// The sample rings hold a few seconds; reading too late loses samples.
     pub kernel_work: Pace,
+    pub waits: WaitPace,
 }
 
 /// A probe may use this share of one core: 1/200 = 0.5 %.
@@ -54,6 +56,7 @@ impl Paces {
             nic_map: pace(10_000, PROBE_SHARE),
             cgroups: pace(1000, PROBE_SHARE),
             kernel_work: pace(1000, KERNEL_WORK_SHARE),
+            waits: WaitPace::CLOSE,
         }
     }
 
@@ -73,6 +76,7 @@ impl Paces {
             nic_map: pace(60_000, RECORDER_SHARE),
             cgroups: pace(2000, RECORDER_SHARE),
             kernel_work: pace(1000, KERNEL_WORK_SHARE),
+            waits: WaitPace::RECORDER,
         }
     }
 }

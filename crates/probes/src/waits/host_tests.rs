@@ -1,0 +1,352 @@
+//! On the live node, as root: real threads that wait for real cores.
+//!
+//! Others may run meanwhile, so tests ask who had most, not who had all.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use coroner_evidence::{Account, Charge};
+use coroner_lab::{Cgroup, Child, Ext4Mount, HostLock};
+
+use super::kernel::Build;
+use super::*;
+
+const SPIN: &str = "while :; do :; done";
+/// Processes become a party of their own when they are a second old.
+const GROWN: Duration = Duration::from_millis(1300);
+const WINDOW: Duration = Duration::from_secs(3);
+const PACE: WaitPace = WaitPace { interval: Duration::from_millis(500), most_switches: u64::MAX };
+
+/// A shell on core 1, started through `prefix` (`chrt -f 10`, which becomes it).
+fn on_core_1(prefix: &[&str], script: &str) -> Child {
+    let mut command = Command::new("taskset");
+    command.args(["-c", "1"]).args(prefix).args(["sh", "-c", script]).stdout(Stdio::null()).stderr(Stdio::null());
+    Child::spawn("worker", &mut command).unwrap()
+}
+
+fn spinner() -> Child {
+    on_core_1(&[], SPIN)
+}
+
+fn sleep(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// What one process got and lost.
+#[derive(Debug, Default)]
+struct Loss {
+    accounts: Vec<Account>,
+    charged: Vec<(Option<Party>, u64)>,
+}
+
+impl Loss {
+    fn sum(&self, of: impl Fn(&Account) -> u64) -> u64 {
+        self.accounts.iter().map(of).sum()
+    }
+
+    fn waited(&self) -> u64 {
+        self.sum(|a| a.waited_ns)
+    }
+
+    fn all_charged(&self) -> u64 {
+        self.charged.iter().map(|(_, ns)| ns).sum()
+    }
+
+    /// Share of what was charged that went to these.
+    fn share_of(&self, is: impl Fn(&Party) -> bool) -> f64 {
+        let to: u64 = self.charged.iter().filter(|(to, _)| to.as_ref().is_some_and(&is)).map(|(_, ns)| ns).sum();
+        to as f64 / self.all_charged().max(1) as f64
+    }
+}
+
+fn loss_of(ledgers: &[WaitLedger], pid: u32) -> Loss {
+    let mut loss = Loss::default();
+    for ledger in ledgers {
+        let party = |id: u32| ledger.parties.iter().find(|party| party.id == id);
+        let is_its = |id: u32| party(id).is_some_and(|party| party.pid == Some(pid));
+        loss.accounts.extend(ledger.accounts.iter().filter(|account| is_its(account.party)).cloned());
+        let charged = |charge: &Charge| match charge.to {
+            Runner::Party(id) => (party(id).cloned(), charge.ns),
+            _ => (None, charge.ns),
+        };
+        loss.charged.extend(ledger.charges.iter().filter(|charge| is_its(charge.victim)).map(charged));
+    }
+    loss
+}
+
+fn watch(time: Duration) -> Vec<WaitLedger> {
+    let mut reader = WaitReader::start(&Root::live(), PACE);
+    watch_with(&mut reader, time)
+}
+
+fn watch_with(reader: &mut WaitReader, time: Duration) -> Vec<WaitLedger> {
+    assert!(reader.sees(), "{reader:?}");
+    let until = now() + time;
+    let mut evidence = Evidence::default();
+    while now() < until {
+        sleep(Duration::from_millis(50));
+        reader.look(now(), &mut evidence);
+    }
+    assert_eq!(evidence.unseen, []);
+    for pair in evidence.waits.windows(2) {
+        assert_eq!(pair[0].to, pair[1].from, "intervals follow each other");
+    }
+    evidence.waits
+}
+
+fn watched(ledgers: &[WaitLedger]) -> u64 {
+    ledgers.iter().map(|ledger| ledger.watched_ns).sum()
+}
+
+#[test]
+fn a_wait_for_a_real_time_thread_is_charged_to_it() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let victim = spinner();
+    // Half of the time, so that the node lives.
+    let hog = on_core_1(
+        &["chrt", "-f", "10"],
+        "while :; do i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; sleep 0.05; done",
+    );
+    sleep(GROWN);
+    let ledgers = watch(WINDOW);
+    let loss = loss_of(&ledgers, victim.pid());
+    assert!(loss.waited() > watched(&ledgers) / 5, "{loss:?}");
+    let to_hog = loss.share_of(|party| {
+        party.pid == Some(hog.pid()) && party.class == SchedulingClass::Fifo && party.rt_priority == 10
+    });
+    assert!(to_hog > 0.5, "{to_hog} {loss:?}");
+    let balance = loss.all_charged() as f64 / loss.waited() as f64;
+    assert!((0.9..1.1).contains(&balance), "charged {balance} of what was waited");
+}
+
+#[test]
+fn a_thread_without_a_core_is_seen_without_a_switch() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let victim = on_core_1(&["chrt", "-i", "0"], SPIN);
+    let hogs = [(); 2].map(|()| spinner());
+    sleep(GROWN);
+    let ledgers = watch(WINDOW);
+    let loss = loss_of(&ledgers, victim.pid());
+    assert!(loss.waited() > watched(&ledgers) / 2, "{loss:?}");
+    let to_hogs = loss.share_of(|party| hogs.iter().any(|hog| party.pid == Some(hog.pid())));
+    let ran: u64 = hogs.iter().map(|hog| loss_of(&ledgers, hog.pid()).sum(|a| a.ran_ns)).sum();
+    let charged = to_hogs * loss.all_charged() as f64;
+    assert!(charged > 0.7 * ran as f64 && ran > 0, "{charged} {ran} {loss:?}");
+    assert!(
+        ledgers
+            .iter()
+            .flat_map(|l| &l.parties)
+            .any(|p| p.pid == Some(victim.pid()) && p.class == SchedulingClass::Idle)
+    );
+}
+
+#[test]
+fn small_shares_are_seen_as_waiting_for_the_hogs() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let small = Cgroup::with_controller("cpu", "coroner-test-small").unwrap();
+    if small.write("cpu.shares", "2").is_err() {
+        small.write("cpu.weight", "1").unwrap();
+    }
+    let large = Cgroup::with_controller("cpu", "coroner-test-large").unwrap();
+    let (victim, hogs) = (spinner(), [(); 2].map(|()| spinner()));
+    small.add(victim.pid()).unwrap();
+    hogs.iter().for_each(|hog| large.add(hog.pid()).unwrap());
+    sleep(GROWN);
+    let ledgers = watch(WINDOW);
+    let loss = loss_of(&ledgers, victim.pid());
+    assert!(loss.waited() > watched(&ledgers) / 2, "{loss:?}");
+    let to_hogs = loss.share_of(|party| {
+        hogs.iter().any(|hog| party.pid == Some(hog.pid())) && party.cgroup.as_deref() == Some(large.path().as_str())
+    });
+    let ran: u64 = hogs.iter().map(|hog| loss_of(&ledgers, hog.pid()).sum(|a| a.ran_ns)).sum();
+    let charged = to_hogs * loss.all_charged() as f64;
+    assert!(charged > 0.7 * ran as f64 && ran > 0, "{charged} {ran} {loss:?}");
+    drop((victim, hogs));
+}
+
+#[test]
+fn a_fork_storm_is_one_party() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let victim = spinner();
+    let storm = on_core_1(&[], "while :; do (i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done); done");
+    sleep(GROWN);
+    let ledgers = watch(WINDOW);
+    let loss = loss_of(&ledgers, victim.pid());
+    assert!(loss.waited() > watched(&ledgers) / 5, "{loss:?}");
+    let is_child = |party: &Party| {
+        party.pid.is_none() && party.parent_pid == Some(storm.pid()) && party.parent_comm.as_deref() == Some("sh")
+    };
+    let share = loss.share_of(|party| is_child(party) || party.pid == Some(storm.pid()));
+    let largest =
+        loss.charged.iter().filter_map(|(to, _)| to.as_ref()).filter(|p| !is_child(p) && p.pid != Some(storm.pid()));
+    let largest =
+        largest.map(|other| loss.share_of(|party| party.pid == other.pid && party.parent_pid == other.parent_pid));
+    assert!(share > largest.fold(0.1, f64::max), "{share} {loss:?}");
+    let children: Vec<&Party> = ledgers.iter().flat_map(|l| &l.parties).filter(|p| is_child(p)).collect();
+    assert!(children.len() <= 2 * ledgers.len(), "{children:?}");
+    assert!(children.iter().map(|p| p.ended).sum::<u64>() > 50, "{children:?}");
+}
+
+#[test]
+fn a_quota_is_kept_apart_from_waiting() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let group = Cgroup::with_controller("cpu", "coroner-test-quota").unwrap();
+    if group.write("cpu.cfs_quota_us", "20000").is_err() {
+        group.write("cpu.max", "20000 100000").unwrap();
+    }
+    let victim = spinner();
+    group.add(victim.pid()).unwrap();
+    sleep(GROWN);
+    let ledgers = watch(WINDOW);
+    let loss = loss_of(&ledgers, victim.pid());
+    assert!(loss.sum(|a| a.throttled_ns) > watched(&ledgers) / 5, "{loss:?}");
+    assert!(loss.sum(|a| a.ran_ns) < watched(&ledgers) / 3, "{loss:?}");
+    drop(victim);
+}
+
+#[test]
+fn a_deadline_thread_is_named_by_its_class() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let victims = [0, 1].map(|core: u32| {
+        let mut command = Command::new("taskset");
+        command.args(["-c", &core.to_string(), "sh", "-c", SPIN]);
+        Child::spawn("victim", &mut command).unwrap()
+    });
+    let mut command = Command::new("chrt");
+    command.args(["-d", "--sched-runtime", "8000000", "--sched-period", "10000000", "0", "sh", "-c", SPIN]);
+    let mut hog = Child::spawn("hog", &mut command).unwrap();
+    sleep(GROWN);
+    if hog.ended().unwrap().is_some() {
+        return coroner_lab::skip("SCHED_DEADLINE is not to be had");
+    }
+    let ledgers = watch(WINDOW);
+    let is_hog = |party: &Party| party.pid == Some(hog.pid()) && party.class == SchedulingClass::Deadline;
+    let charged: u64 = victims
+        .iter()
+        .flat_map(|victim| loss_of(&ledgers, victim.pid()).charged)
+        .filter(|(to, _)| to.as_ref().is_some_and(is_hog))
+        .map(|(_, ns)| ns)
+        .sum();
+    assert!(charged > watched(&ledgers) / 4, "{charged}");
+}
+
+#[test]
+fn a_frozen_file_system_blocks_at_a_place_with_a_file() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let mount = Ext4Mount::with_file("coroner-test-frozen", "there", b"x").unwrap();
+    let dir = mount.file().parent().unwrap().to_owned();
+    // It is mounted read-only, and so never blocks a writer.
+    let writable = Command::new("mount").args(["-o", "remount,rw"]).arg(&dir).status().unwrap();
+    assert!(writable.success());
+    let freeze = |how: &str| assert!(Command::new("fsfreeze").args([how]).arg(&dir).status().unwrap().success());
+    struct Thaw<'a>(&'a Path);
+    impl Drop for Thaw<'_> {
+        fn drop(&mut self) {
+            let _ = Command::new("fsfreeze").arg("-u").arg(self.0).status();
+        }
+    }
+    let thaw = Thaw(&dir);
+    let writer = || {
+        let mut command = Command::new("dd");
+        command
+            .args(["if=/dev/zero", "bs=4096", "count=1", "conv=fsync"])
+            .arg(format!("of={}", dir.join("there").display()));
+        command.stderr(Stdio::null());
+        Child::spawn("dd", &mut command).unwrap()
+    };
+    freeze("-f");
+    // One that hangs before we look, one that begins to while we do.
+    let before = writer();
+    sleep(GROWN);
+    let mut reader = WaitReader::start(&Root::live(), PACE);
+    let after = writer();
+    let mut ledgers = watch_with(&mut reader, WINDOW);
+    drop(thaw);
+    ledgers.extend(watch_with(&mut reader, Duration::from_secs(1)));
+    for child in [&before, &after] {
+        let of_child = |ledger: &WaitLedger| -> Vec<Block> {
+            ledger.blocks.iter().filter(|block| block.tid == Some(child.pid())).cloned().collect()
+        };
+        let blocks: Vec<Block> = ledgers.iter().flat_map(of_child).collect();
+        let ns: u64 = blocks.iter().map(|block| block.ns).sum();
+        assert!(ns > WINDOW.as_nanos() as u64 / 2, "{blocks:?}");
+        assert!(blocks.iter().any(|b| b.since.is_some() && !b.stack.is_empty()), "{blocks:?}");
+    }
+    let is_placed = |block: &&Block| block.on.as_deref().is_some_and(|on| on.ends_with("/there"));
+    assert!(ledgers.iter().flat_map(|l| &l.blocks).any(|block| is_placed(&block)), "{:?}", ledgers.last());
+}
+
+fn schedstat(pid: u32) -> (u64, u64) {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+    let mut numbers = text.split_whitespace().map(|n| n.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+#[test]
+fn the_books_balance_and_agree_with_schedstat() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let spinners = [(); 3].map(|()| spinner());
+    sleep(GROWN);
+    let mut reader = WaitReader::start(&Root::live(), PACE);
+    let before = spinners.each_ref().map(|child| schedstat(child.pid()));
+    let ledgers = watch_with(&mut reader, WINDOW);
+    let after = spinners.each_ref().map(|child| schedstat(child.pid()));
+    for ((child, before), after) in spinners.iter().zip(before).zip(after) {
+        let loss = loss_of(&ledgers, child.pid());
+        for (account, ledger) in loss.accounts.iter().zip(&ledgers) {
+            let sum = account.ran_ns + account.waited_ns + account.throttled_ns + account.blocked_ns + account.slept_ns;
+            assert_eq!(sum, ledger.watched_ns, "{account:?}");
+        }
+        assert_eq!(loss.accounts.len(), ledgers.len());
+        let close = |ours: u64, kernels: u64| (ours as f64 - kernels as f64).abs() < 0.15 * watched(&ledgers) as f64;
+        assert!(close(loss.sum(|a| a.ran_ns), after.0 - before.0), "{loss:?} {before:?} {after:?}");
+        assert!(close(loss.waited(), after.1 - before.1), "{loss:?} {before:?} {after:?}");
+    }
+    let programs = reader.programs.as_ref().unwrap();
+    assert_eq!(programs.build(), Build::Traced);
+    let [no_slot, _, no_party, unbooked, running_at_switch_in, not_running_at_switch_out, _] = programs.rare();
+    assert_eq!([no_slot, no_party, unbooked], [0; 3]);
+    println!("running at switch-in {running_at_switch_in}, not running at switch-out {not_running_at_switch_out}");
+}
+
+#[test]
+fn many_switches_are_watched_in_slices() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    // One process only: what a pipeline starts would outlive it.
+    let _busy = Child::spawn("busy", Command::new("yes").stdout(Stdio::null())).unwrap();
+    sleep(GROWN);
+    let pace = WaitPace { most_switches: 1, ..PACE };
+    let mut reader = WaitReader::start(&Root::live(), pace);
+    let ledgers = watch_with(&mut reader, WINDOW);
+    let sliced: Vec<&WaitLedger> = ledgers.iter().skip(1).collect();
+    assert!(!sliced.is_empty());
+    for ledger in sliced {
+        assert!(
+            ledger.watched_ns < ledger.to.since(ledger.from).as_nanos() as u64 / 2,
+            "{} {:?}",
+            ledger.watched_ns,
+            ledger.from
+        );
+        assert!(ledger.accounts.iter().all(|account| account.ran_ns <= ledger.watched_ns || account.tid.is_none()));
+    }
+}
+
+#[test]
+fn without_bpf_the_reason_is_reported() {
+    let mut evidence = Evidence::default();
+    let mut reader = WaitReader::without_bpf(&Root::live());
+    reader.look(now(), &mut evidence);
+    reader.finish(now(), &mut evidence);
+    assert_eq!(evidence.unseen.len(), 1);
+    assert!(evidence.why_unseen(probe::WAITS).unwrap().why.contains("--no-bpf"));
+}
+
+#[test]
+fn older_builds_load_too() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    for build in Build::ALL {
+        let started = std::time::Instant::now();
+        kernel::load_build(build, possible_cores(&Root::live())).unwrap();
+        println!("{build:?} loaded in {:?}", started.elapsed());
+    }
+}
