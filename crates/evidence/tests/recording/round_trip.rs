@@ -206,7 +206,7 @@ fn people_with_only_sqlite3_can_read_it() {
 
 #[test]
 fn an_incident_its_risers_and_minutes_come_back() {
-    use coroner_evidence::recording::{CoreMinute, IncidentRow, RiserKind, RiserRow, RollupRow, incident, rollups};
+    use coroner_evidence::recording::{CoreMinute, IncidentRow, Riser, RiserKind, RollupRow, incident, rollups};
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("1.coroner");
     let mut writer = Writer::create(&path).unwrap();
@@ -224,7 +224,7 @@ fn an_incident_its_risers_and_minutes_come_back() {
     writer.set_incident(&row).unwrap();
     row.core = Some(3);
     writer.set_incident(&row).unwrap();
-    let riser = |name: &str| RiserRow {
+    let riser = |name: &str| Riser {
         what: RiserKind::KernelSymbol,
         name: name.into(),
         baseline: 0.004,
@@ -234,10 +234,10 @@ fn an_incident_its_risers_and_minutes_come_back() {
         sigmas: 12.5,
         mostly_in: Some(("kubelet".into(), 0.9)),
         carries: vec!["seq_read".into()],
-        ..RiserRow::default()
+        ..Riser::default()
     };
     writer.set_risers(&[riser("x")]).unwrap();
-    let risers = vec![riser("mem_cgroup_iter"), RiserRow { mostly_in: None, carries: vec![], ..riser("a") }];
+    let risers = vec![riser("mem_cgroup_iter"), Riser { mostly_in: None, carries: vec![], ..riser("a") }];
     writer.set_risers(&risers).unwrap();
     let unseen = RollupRow { minute: Wall(60_000_000_000), ..RollupRow::default() };
     let by_core = vec![CoreMinute { core: 3, busy: 1.0, system: 0.9, saturated_s: 30.5 }];
