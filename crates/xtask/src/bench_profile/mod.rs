@@ -12,6 +12,7 @@ mod samply;
 pub mod text;
 pub mod vary;
 
+use crate::bench::yes;
 use std::path::Path;
 
 /// A line of the table.
@@ -47,8 +48,8 @@ pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
         for row in rows {
             all += 1;
             met += u32::from(row.met);
-            let yes = if row.met { "yes" } else { "**no**" };
-            println!("| {} | {} | {} | {} | {} | {yes} |", row.work, row.ours, row.peer, row.ratio, row.bar);
+            let met = yes(row.met);
+            println!("| {} | {} | {} | {} | {} | {met} |", row.work, row.ours, row.peer, row.ratio, row.bar);
         }
     }
     println!("\n{met} of {all} bars are met.");

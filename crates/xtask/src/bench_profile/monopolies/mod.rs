@@ -21,8 +21,7 @@ const BAR: f64 = 0.95;
 const PAUSE: u64 = 5 * MS;
 
 pub fn run(_binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
-    // SAFETY: no memory is involved.
-    if unsafe { libc::geteuid() } != 0 {
+    if !rustix::process::geteuid().is_root() {
         bail!("the load has real-time threads and perf records all cores: run as root");
     }
     let threshold = MonopolyOptions::default().threshold;
