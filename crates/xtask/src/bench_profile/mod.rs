@@ -26,6 +26,13 @@ pub struct Row {
     pub met: bool,
 }
 
+impl Row {
+    /// Without a peer.
+    pub fn alone() -> Row {
+        Row { peer: "–".to_owned(), ratio: "–".to_owned(), ..Row::default() }
+    }
+}
+
 type Measure = fn(&Path, u32) -> anyhow::Result<Vec<Row>>;
 
 /// `binaries` has the release build of coroner. `part` is one of text, perf-data, ranges, monopolies, or empty for all.

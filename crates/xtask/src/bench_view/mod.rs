@@ -19,14 +19,7 @@ const SELECTION: Duration = Duration::from_millis(200);
 const GRID: Duration = Duration::from_millis(300);
 
 fn within(work: String, took: Duration, what: &str, bar: Duration) -> Row {
-    Row {
-        work,
-        ours: format!("{}{what}", ms(took)),
-        peer: "–".to_owned(),
-        bar: format!("≤ {}", ms(bar)),
-        met: took <= bar,
-        ..Row::default()
-    }
+    Row { work, ours: format!("{}{what}", ms(took)), bar: format!("≤ {}", ms(bar)), met: took <= bar, ..Row::alone() }
 }
 
 /// `part` is one of set, day, flamescope, or empty for all.

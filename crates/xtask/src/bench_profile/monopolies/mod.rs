@@ -198,10 +198,9 @@ impl Score {
                 self.split,
                 self.unknown
             ),
-            peer: "–".to_owned(),
-            ratio: "–".to_owned(),
             bar: if rate == 999 { format!("≥ {BAR} for both, none in parts") } else { "none".to_owned() },
             met: rate != 999 || enough,
+            ..Row::alone()
         }
     }
 }
