@@ -2,6 +2,7 @@
 //!
 //! The same types serve a live node and an image on disk that never booted.
 
+use crate::counters::named;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -50,64 +51,31 @@ pub struct UnitFile {
     pub bad: Option<String>,
 }
 
-/// As printed by `systemctl is-enabled`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Enablement {
-    Enabled,
-    EnabledRuntime,
-    Linked,
-    LinkedRuntime,
-    Alias,
-    Masked,
-    MaskedRuntime,
-    Static,
-    Disabled,
-    Indirect,
-    Generated,
-    Transient,
-    #[default]
-    Bad,
+named! {
+    /// As printed by `systemctl is-enabled`.
+    #[derive(Default)]
+    pub enum Enablement {
+        Enabled = "enabled",
+        EnabledRuntime = "enabled-runtime",
+        Linked = "linked",
+        LinkedRuntime = "linked-runtime",
+        Alias = "alias",
+        Masked = "masked",
+        MaskedRuntime = "masked-runtime",
+        Static = "static",
+        Disabled = "disabled",
+        Indirect = "indirect",
+        Generated = "generated",
+        Transient = "transient",
+        #[default]
+        Bad = "bad",
+    }
 }
 
 impl Enablement {
-    pub const ALL: [Enablement; 13] = [
-        Enablement::Enabled,
-        Enablement::EnabledRuntime,
-        Enablement::Linked,
-        Enablement::LinkedRuntime,
-        Enablement::Alias,
-        Enablement::Masked,
-        Enablement::MaskedRuntime,
-        Enablement::Static,
-        Enablement::Disabled,
-        Enablement::Indirect,
-        Enablement::Generated,
-        Enablement::Transient,
-        Enablement::Bad,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Enablement::Enabled => "enabled",
-            Enablement::EnabledRuntime => "enabled-runtime",
-            Enablement::Linked => "linked",
-            Enablement::LinkedRuntime => "linked-runtime",
-            Enablement::Alias => "alias",
-            Enablement::Masked => "masked",
-            Enablement::MaskedRuntime => "masked-runtime",
-            Enablement::Static => "static",
-            Enablement::Disabled => "disabled",
-            Enablement::Indirect => "indirect",
-            Enablement::Generated => "generated",
-            Enablement::Transient => "transient",
-            Enablement::Bad => "bad",
-        }
-    }
-
     /// Parses systemd's word, from D-Bus or the command line.
     pub fn of_word(word: &str) -> Option<Enablement> {
-        Enablement::ALL.into_iter().find(|e| e.as_str() == word)
+        Enablement::parse(word)
     }
 }
 

@@ -9,64 +9,69 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::time::Duration;
 
-macro_rules! sources {
-    ($($(#[$doc:meta])* $variant:ident = $text:literal,)*) => {
-        /// Where a number comes from; decides what subject and name mean.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        pub enum Source {
+/// `named!(/// ABOUT pub enum TYPE { VARIANT = NAME, … })`: an enum whose values have names, in documents and in recordings.
+macro_rules! named {
+    ($(#[$about:meta])* pub enum $type:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+        pub enum $type {
             $($(#[$doc])* #[serde(rename = $text)] $variant,)*
         }
 
-        impl Source {
-            pub const ALL: &[Source] = &[$(Source::$variant,)*];
+        impl $type {
+            pub const ALL: &[$type] = &[$($type::$variant,)*];
 
             pub fn as_str(self) -> &'static str {
-                match self { $(Source::$variant => $text,)* }
+                match self { $($type::$variant => $text,)* }
             }
 
-            pub fn parse(text: &str) -> Option<Source> {
-                match text { $($text => Some(Source::$variant),)* _ => None }
+            pub fn parse(text: &str) -> Option<$type> {
+                match text { $($text => Some($type::$variant),)* _ => None }
             }
         }
     };
 }
+pub(crate) use named;
 
-sources! {
-    /// /proc/interrupts. Subject `cpuN`; name is the interrupt's number or letters (`38`, `TLB`, `LOC`).
-    Interrupts = "interrupts",
-    /// /proc/softirqs. Subject `cpuN`; name as in the file (`NET_RX`).
-    Softirqs = "softirqs",
-    /// /proc/net/softnet_stat. Subject `cpuN`; names `processed`, `dropped`, `time_squeeze`, `received_rps`, `flow_limit`.
-    Softnet = "softnet",
-    /// /proc/schedstat, where the kernel has it. Subject `cpuN`; names `run_ns`, `wait_ns`, `slices`.
-    Schedstat = "schedstat",
-    /// /proc/vmstat. Subject empty; name as in the file.
-    Vmstat = "vmstat",
-    /// /proc/meminfo, in bytes. Subject empty; name as in the file.
-    Meminfo = "meminfo",
-    /// /sys/kernel/slab, caches of memory cgroups only. Subject is the cache; names `objects` (in use), `bytes` (of its slabs).
-    Slab = "slab",
-    /// /proc/pressure. Subject `cpu`, `memory`, `io`, `irq`; names `some_us`, `full_us` (total stall time in µs).
-    Pressure = "pressure",
-    /// /sys/class/net/DEV/statistics. Subject DEV; name as in the file.
-    NicStatistics = "nic",
-    /// Driver statistics from the ethtool ioctl. Subject DEV; name as the driver gives it.
-    Ethtool = "ethtool",
-    /// /sys/class/net/DEV/queues/tx-N/tx_timeout. Subject DEV; name `tx-N`.
-    TxTimeout = "tx-timeout",
-    /// CPU quota of a cgroup. Subject is its path; names `quota_us`, `period_us` (gauges), `nr_periods`, `nr_throttled`,
-    /// `throttled_us`.
-    CgroupCpu = "cgroup-cpu",
-    /// Memory of a cgroup. Subject is its path; names `limit_bytes`, `high_bytes` (v2 memory.high), `usage_bytes` (gauges), and
-    /// events: `limit_hits` (v2 memory.events max, v1 failcnt), `high_hits`, `oom`, `oom_kill`.
-    CgroupMemory = "cgroup-memory",
-    /// The kernel's own counts. Subject is the hierarchy (`memory`, `unified`); names `tracked`, `live`, `dying`.
-    CgroupTree = "cgroup-tree",
-    /// /proc/sys/net/netfilter. Subject empty; names `nf_conntrack_count`, `nf_conntrack_max`.
-    Conntrack = "conntrack",
-    /// Our own stack sampling. Subject `cpuN`; names `lost` (the ring or the store was full), `throttled_us` (throttled by the
-    /// kernel).
-    Sampler = "sampler",
+named! {
+    /// Where a number comes from; decides what subject and name mean.
+    pub enum Source {
+        /// /proc/interrupts. Subject `cpuN`; name is the interrupt's number or letters (`38`, `TLB`, `LOC`).
+        Interrupts = "interrupts",
+        /// /proc/softirqs. Subject `cpuN`; name as in the file (`NET_RX`).
+        Softirqs = "softirqs",
+        /// /proc/net/softnet_stat. Subject `cpuN`; names `processed`, `dropped`, `time_squeeze`, `received_rps`, `flow_limit`.
+        Softnet = "softnet",
+        /// /proc/schedstat, where the kernel has it. Subject `cpuN`; names `run_ns`, `wait_ns`, `slices`.
+        Schedstat = "schedstat",
+        /// /proc/vmstat. Subject empty; name as in the file.
+        Vmstat = "vmstat",
+        /// /proc/meminfo, in bytes. Subject empty; name as in the file.
+        Meminfo = "meminfo",
+        /// /sys/kernel/slab, caches of memory cgroups only. Subject is the cache; names `objects` (in use), `bytes` (of its slabs).
+        Slab = "slab",
+        /// /proc/pressure. Subject `cpu`, `memory`, `io`, `irq`; names `some_us`, `full_us` (total stall time in µs).
+        Pressure = "pressure",
+        /// /sys/class/net/DEV/statistics. Subject DEV; name as in the file.
+        NicStatistics = "nic",
+        /// Driver statistics from the ethtool ioctl. Subject DEV; name as the driver gives it.
+        Ethtool = "ethtool",
+        /// /sys/class/net/DEV/queues/tx-N/tx_timeout. Subject DEV; name `tx-N`.
+        TxTimeout = "tx-timeout",
+        /// CPU quota of a cgroup. Subject is its path; names `quota_us`, `period_us` (gauges), `nr_periods`, `nr_throttled`,
+        /// `throttled_us`.
+        CgroupCpu = "cgroup-cpu",
+        /// Memory of a cgroup. Subject is its path; names `limit_bytes`, `high_bytes` (v2 memory.high), `usage_bytes` (gauges), and
+        /// events: `limit_hits` (v2 memory.events max, v1 failcnt), `high_hits`, `oom`, `oom_kill`.
+        CgroupMemory = "cgroup-memory",
+        /// The kernel's own counts. Subject is the hierarchy (`memory`, `unified`); names `tracked`, `live`, `dying`.
+        CgroupTree = "cgroup-tree",
+        /// /proc/sys/net/netfilter. Subject empty; names `nf_conntrack_count`, `nf_conntrack_max`.
+        Conntrack = "conntrack",
+        /// Our own stack sampling. Subject `cpuN`; names `lost` (the ring or the store was full), `throttled_us` (throttled by the
+        /// kernel).
+        Sampler = "sampler",
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

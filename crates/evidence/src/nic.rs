@@ -1,6 +1,7 @@
 //! Network devices, and the core that each of their queues needs.
 
 use crate::cores::CoreSet;
+use crate::counters::named;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -19,28 +20,30 @@ pub struct Nic {
     pub queues: Vec<NicQueue>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum QueueKind {
-    #[default]
-    Rx,
-    Tx,
-    /// One interrupt serves both directions, known only by its name; or a NAPI thread polls the device, and it is unknown for which
-    /// queues.
-    Combined,
+named! {
+    #[derive(Default)]
+    pub enum QueueKind {
+        #[default]
+        Rx = "rx",
+        Tx = "tx",
+        /// One interrupt serves both directions, known only by its name; or a NAPI thread polls the device, and it is unknown for which
+        /// queues.
+        Combined = "combined",
+    }
 }
 
-/// How a queue's core was found.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MapSource {
-    /// From the kernel's netdev netlink family (≥ 6.8).
-    Netlink,
-    /// From the names of interrupts or NAPI threads.
-    Name,
-    /// The queue exists; what serves it is unknown.
-    #[default]
-    Unmapped,
+named! {
+    /// How a queue's core was found.
+    #[derive(Default)]
+    pub enum MapSource {
+        /// From the kernel's netdev netlink family (≥ 6.8).
+        Netlink = "netlink",
+        /// From the names of interrupts or NAPI threads.
+        Name = "name",
+        /// The queue exists; what serves it is unknown.
+        #[default]
+        Unmapped = "unmapped",
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,14 +61,6 @@ pub struct NicQueue {
     pub napi_cores: Option<CoreSet>,
     /// Cores that received packets are steered to (rx) or that transmit through it (tx). `None`: steering is off or unknown.
     pub steering: Option<CoreSet>,
-}
-
-impl QueueKind {
-    pub const ALL: [QueueKind; 3] = [QueueKind::Rx, QueueKind::Tx, QueueKind::Combined];
-}
-
-impl MapSource {
-    pub const ALL: [MapSource; 3] = [MapSource::Netlink, MapSource::Name, MapSource::Unmapped];
 }
 
 impl Nic {

@@ -126,6 +126,10 @@ impl SchedulingClass {
         matches!(self, SchedulingClass::Fifo | SchedulingClass::RoundRobin | SchedulingClass::Deadline)
     }
 
+    pub fn parse(text: &str) -> Option<SchedulingClass> {
+        SchedulingClass::ALL.into_iter().find(|class| class.as_str() == text)
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             SchedulingClass::Other => "SCHED_OTHER",

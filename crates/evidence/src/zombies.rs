@@ -1,48 +1,28 @@
 //! Dead memory cgroups: which there are, what keeps them, and who creates them.
 
+use crate::counters::named;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
-/// How dead cgroups were told from live ones, best first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ZombieMethod {
-    /// BPF walk run by BPF_PROG_TEST_RUN, results in a ring buffer: from Linux 5.10.
-    BpfTestRun,
-    /// The same walk run at page faults of our own thread, results in an array map: from Linux 5.4.
-    BpfPageFaults,
-    /// v2: cgroup.stat of every directory, and memory.stat of a parent minus that of its live children.
-    CgroupStat,
-    /// v1: memory.stat of a parent, with and without descendants, minus that of its live children.
-    MemoryStat,
-    /// Cgroups tracked by the kernel minus directories.
-    #[default]
-    Count,
+named! {
+    /// How dead cgroups were told from live ones, best first.
+    #[derive(Default)]
+    pub enum ZombieMethod {
+        /// BPF walk run by BPF_PROG_TEST_RUN, results in a ring buffer: from Linux 5.10.
+        BpfTestRun = "bpf-test-run",
+        /// The same walk run at page faults of our own thread, results in an array map: from Linux 5.4.
+        BpfPageFaults = "bpf-page-faults",
+        /// v2: cgroup.stat of every directory, and memory.stat of a parent minus that of its live children.
+        CgroupStat = "cgroup-stat",
+        /// v1: memory.stat of a parent, with and without descendants, minus that of its live children.
+        MemoryStat = "memory-stat",
+        /// Cgroups tracked by the kernel minus directories.
+        #[default]
+        Count = "count",
+    }
 }
 
 impl ZombieMethod {
-    pub const ALL: [ZombieMethod; 5] = [
-        ZombieMethod::BpfTestRun,
-        ZombieMethod::BpfPageFaults,
-        ZombieMethod::CgroupStat,
-        ZombieMethod::MemoryStat,
-        ZombieMethod::Count,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ZombieMethod::BpfTestRun => "bpf-test-run",
-            ZombieMethod::BpfPageFaults => "bpf-page-faults",
-            ZombieMethod::CgroupStat => "cgroup-stat",
-            ZombieMethod::MemoryStat => "memory-stat",
-            ZombieMethod::Count => "count",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<ZombieMethod> {
-        ZombieMethod::ALL.into_iter().find(|m| m.as_str() == text)
-    }
-
     pub fn is_bpf(self) -> bool {
         matches!(self, ZombieMethod::BpfTestRun | ZombieMethod::BpfPageFaults)
     }

@@ -4,9 +4,8 @@ use crate::guard::{remove_netns, remove_runtime_dir, remove_tree};
 use crate::hierarchy::Hierarchy;
 use crate::run_id::{RunId, runtime_root};
 use anyhow::Result;
-use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leftover {

@@ -2,9 +2,11 @@
 
 use crate::draw::Draw;
 use crate::interrupt;
+use crate::node::CoreTimes;
 use crate::truth::Truth;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -22,11 +24,13 @@ pub struct Stage {
     pub hold_for: Duration,
     pub count: Option<u64>,
     pub draw: Draw,
+    /// How busy each core was while the problem was held, in percent.
+    busy_percent: BTreeMap<u32, u64>,
 }
 
 impl Stage {
     pub fn new(scenario: &'static str, seed: u64, hold_for: Duration, count: Option<u64>) -> Stage {
-        Stage { scenario, seed, hold_for, count, draw: Draw::new(seed) }
+        Stage { scenario, seed, hold_for, count, draw: Draw::new(seed), busy_percent: BTreeMap::new() }
     }
 
     /// Polls until `look` returns something. An error after the limit, or on Ctrl-C.
@@ -57,8 +61,8 @@ impl Stage {
     }
 
     /// Holds the problem and checks regularly that it is still there; Ctrl-C ends it early.
-    pub fn hold(&self, mut check: impl FnMut() -> Result<()>) -> Result<()> {
-        let end = Instant::now() + self.hold_for;
+    pub fn hold(&mut self, mut check: impl FnMut() -> Result<()>) -> Result<()> {
+        let (end, before) = (Instant::now() + self.hold_for, CoreTimes::now()?);
         while !interrupt::requested() {
             check()?;
             let left = end.saturating_duration_since(Instant::now());
@@ -67,13 +71,14 @@ impl Stage {
             }
             interrupt::pause(left.min(LOOK_EVERY));
         }
+        self.busy_percent = CoreTimes::now()?.busy_percent_since(&before);
         Ok(())
     }
 
-    pub fn ended(&self, measured: Value) -> Result<()> {
-        say(
-            &json!({"scenario": self.scenario, "ended": true, "interrupted": interrupt::requested(), "measured": measured}),
-        )
+    pub fn ended(&self, mut measured: Value) -> Result<()> {
+        measured["busy_percent"] = json!(self.busy_percent);
+        let interrupted = interrupt::requested();
+        say(&json!({"scenario": self.scenario, "ended": true, "interrupted": interrupted, "measured": measured}))
     }
 }
 

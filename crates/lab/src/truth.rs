@@ -42,7 +42,7 @@ pub struct Subject {
 }
 
 /// One independent problem: its root cause, the culprit, and what followed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExpectedVerdict {
     /// The code of the root cause.
     pub root_cause: String,
@@ -65,14 +65,7 @@ pub struct ExpectedVerdict {
 
 impl ExpectedVerdict {
     pub fn new(root_cause: &str) -> ExpectedVerdict {
-        ExpectedVerdict {
-            root_cause: root_cause.to_owned(),
-            or: Vec::new(),
-            subject: None,
-            culprit: None,
-            chain: Vec::new(),
-            needs_bpf: false,
-        }
+        ExpectedVerdict { root_cause: root_cause.to_owned(), ..ExpectedVerdict::default() }
     }
 
     /// Whether this is the code of the root cause, or equally right.

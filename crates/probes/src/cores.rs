@@ -3,7 +3,7 @@
 use coroner_evidence::cores::MAX_CORES;
 use coroner_evidence::{CoreTicks, CoreTimes, Evidence, Source, Time, probe};
 
-use crate::counter_file::{CoreNames, CounterFile, Moved, Words, core_number, how_to_read, lines};
+use crate::counter_file::{CoreNames, CounterFile, Moved, Words, core_number, lines};
 use crate::root::{ParseError, Root};
 
 const STAT: &str = "/proc/stat";
@@ -27,10 +27,7 @@ impl CoreTimeReader {
 
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
         const WHAT: &str = "how each core spends its time";
-        let text = match self.file.read() {
-            Ok(text) => text,
-            Err(error) => return evidence.unseen(probe::CORES, WHAT, error.to_string(), how_to_read(&error)),
-        };
+        let Some(text) = self.file.look(probe::CORES, WHAT, evidence) else { return };
         let (cores, bad) = parse_stat(text, self.cores);
         if let Some(error) = bad {
             evidence.unseen(probe::CORES, WHAT, format!("{STAT}: {error}"), "please report this file");

@@ -32,6 +32,13 @@ impl CounterFile {
     }
 }
 
+impl CounterFile {
+    /// The same; if it cannot be read, `what` is noted as unseen.
+    pub fn look(&mut self, probe: &str, what: &str, evidence: &mut Evidence) -> Option<&[u8]> {
+        self.read().map_err(|error| evidence.unseen(probe, what, error.to_string(), how_to_read(&error))).ok()
+    }
+}
+
 /// How to make an unreadable file readable.
 pub(crate) fn how_to_read(error: &ReadError) -> &'static str {
     if error.is_denied() {

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use coroner_evidence::{Evidence, Source, Time, probe};
 
-use crate::counter_file::{CoreNames, CounterFile, Words, core_number, decimal, how_to_read};
+use crate::counter_file::{CoreNames, CounterFile, Words, core_number, decimal};
 use crate::root::{ParseError, Root};
 
 const INTERRUPTS: &str = "/proc/interrupts";
@@ -41,10 +41,7 @@ impl InterruptReader {
 
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
         const WHAT: &str = "interrupts and TLB shootdowns per core";
-        let text = match self.file.read() {
-            Ok(text) => text,
-            Err(error) => return evidence.unseen(probe::INTERRUPTS, WHAT, error.to_string(), how_to_read(&error)),
-        };
+        let Some(text) = self.file.look(probe::INTERRUPTS, WHAT, evidence) else { return };
         self.now.read(text);
         if let Some(error) = &self.now.bad {
             evidence.unseen(probe::INTERRUPTS, WHAT, format!("{INTERRUPTS}: {error}"), "please report this file");

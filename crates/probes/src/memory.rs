@@ -2,7 +2,7 @@
 
 use coroner_evidence::{Evidence, Source, Time, probe};
 
-use crate::counter_file::{CounterFile, Moved, Words, how_to_read, lines};
+use crate::counter_file::{CounterFile, Moved, Words, lines};
 use crate::root::{ParseError, Root};
 
 const VMSTAT: &str = "/proc/vmstat";
@@ -83,10 +83,7 @@ fn look_at(
 ) {
     const WHAT: &str = "reclaim, page faults, swap and free memory of the node";
     let absolute = file.absolute().to_owned();
-    let text = match file.read() {
-        Ok(text) => text,
-        Err(error) => return evidence.unseen(probe::MEMORY, WHAT, error.to_string(), how_to_read(&error)),
-    };
+    let Some(text) = file.look(probe::MEMORY, WHAT, evidence) else { return };
     moved.begin();
     let mut empty = true;
     for (number, line) in lines(text) {

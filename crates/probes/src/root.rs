@@ -1,13 +1,12 @@
 //! Where the node's files are, and how reading them can fail.
 
-use coroner_evidence::{Clocks, Wall};
+use coroner_evidence::{Clocks, Time, Wall};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use coroner_evidence::Time;
 use rustix::fs::OFlags;
 
 /// The root of the examined file tree: `/` on a live node, a directory in tests.

@@ -2,7 +2,7 @@
 
 use coroner_evidence::{Evidence, Source, Time, probe};
 
-use crate::counter_file::{CoreNames, CounterFile, Moved, how_to_read};
+use crate::counter_file::{CoreNames, CounterFile, Moved};
 use crate::interrupts::Table;
 use crate::root::Root;
 
@@ -29,10 +29,7 @@ impl SoftirqReader {
 
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
         const WHAT: &str = "softirqs per core";
-        let text = match self.file.read() {
-            Ok(text) => text,
-            Err(error) => return evidence.unseen(probe::SOFTIRQS, WHAT, error.to_string(), how_to_read(&error)),
-        };
+        let Some(text) = self.file.look(probe::SOFTIRQS, WHAT, evidence) else { return };
         self.table.read(text);
         if let Some(error) = &self.table.bad {
             evidence.unseen(probe::SOFTIRQS, WHAT, format!("{SOFTIRQS}: {error}"), "please report this file");

@@ -2,7 +2,7 @@
 
 use coroner_evidence::{CoreSet, Evidence, Source, Time, probe};
 
-use crate::counter_file::{CoreNames, CounterFile, Moved, Words, how_to_read, lines};
+use crate::counter_file::{CoreNames, CounterFile, Moved, Words, lines};
 use crate::root::{ParseError, Root};
 
 const SOFTNET: &str = "/proc/net/softnet_stat";
@@ -42,10 +42,7 @@ impl SoftnetReader {
 
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
         const WHAT: &str = "packets dropped and network polls cut short on each core";
-        let text = match self.file.read() {
-            Ok(text) => text,
-            Err(error) => return evidence.unseen(probe::SOFTNET, WHAT, error.to_string(), how_to_read(&error)),
-        };
+        let Some(text) = self.file.look(probe::SOFTNET, WHAT, evidence) else { return };
         let rows = match parse(text) {
             Ok(rows) => rows,
             Err(error) => {

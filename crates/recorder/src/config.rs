@@ -4,14 +4,17 @@ mod file;
 
 pub use file::{parse_listen, parse_size};
 
+use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Every key has a default; deploy/coroner.toml documents them.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Config {
     pub dir: PathBuf,
     /// Limit for all segments together, in bytes. Incidents have their own limit.
+    #[serde(deserialize_with = "file::size")]
     pub max_size: u64,
     /// Stack samples per second and core; 0: none.
     pub rate: u32,
@@ -21,28 +24,38 @@ pub struct Config {
     pub metrics: MetricsConfig,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct IncidentConfig {
     /// Time to keep before and after the trigger.
+    #[serde(deserialize_with = "file::time")]
     pub before: Duration,
+    #[serde(deserialize_with = "file::time")]
     pub after: Duration,
     /// Limit for all incident files together, in bytes; the oldest are removed first.
+    #[serde(deserialize_with = "file::size")]
     pub max_size: u64,
     /// The suspected core is sampled at this rate, for this long, and at most this long per hour.
     pub escalate_rate: u32,
+    #[serde(deserialize_with = "file::time")]
     pub escalate_for: Duration,
+    #[serde(deserialize_with = "file::time")]
     pub escalate_per_hour: Duration,
     /// Run for each complete incident, described by environment variables; at most once per `hook_every`.
     pub hook: Vec<String>,
+    #[serde(deserialize_with = "file::time")]
     pub hook_every: Duration,
     /// A repeat with the same code and subject within this time is counted in the existing incident; no new one is frozen.
+    #[serde(deserialize_with = "file::time")]
     pub quiet: Duration,
 }
 
 /// What triggers an incident.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct TriggerConfig {
     /// A core spends this long in system, interrupt or softirq mode without a pause. Zero: never.
+    #[serde(deserialize_with = "file::time")]
     pub core_saturated: Duration,
     /// Packets dropped by one core within ten seconds. 0: never.
     pub softnet_drops: u64,
@@ -56,17 +69,21 @@ pub struct TriggerConfig {
     pub oom_kill: bool,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct DiagnosisConfig {
     /// How often the recorder diagnoses its node. Zero: never.
+    #[serde(deserialize_with = "file::time")]
     pub every: Duration,
     /// CPU limit for all diagnoses together, in percent of one core; the pause between them is stretched to keep it.
     pub max_cpu: f64,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct MetricsConfig {
     /// Address of /metrics; `None`: not served.
+    #[serde(deserialize_with = "file::listen")]
     pub listen: Option<std::net::SocketAddr>,
 }
 
@@ -78,8 +95,8 @@ impl Default for Config {
             rate: 49,
             incidents: IncidentConfig::default(),
             triggers: TriggerConfig::default(),
-            diagnosis: DiagnosisConfig { every: Duration::from_secs(180), max_cpu: 0.2 },
-            metrics: MetricsConfig { listen: Some(([127, 0, 0, 1], 9478).into()) },
+            diagnosis: DiagnosisConfig::default(),
+            metrics: MetricsConfig::default(),
         }
     }
 }
@@ -111,5 +128,17 @@ impl Default for TriggerConfig {
             kernel_stall: true,
             oom_kill: true,
         }
+    }
+}
+
+impl Default for DiagnosisConfig {
+    fn default() -> DiagnosisConfig {
+        DiagnosisConfig { every: Duration::from_secs(180), max_cpu: 0.2 }
+    }
+}
+
+impl Default for MetricsConfig {
+    fn default() -> MetricsConfig {
+        MetricsConfig { listen: Some(([127, 0, 0, 1], 9478).into()) }
     }
 }

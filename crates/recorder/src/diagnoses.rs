@@ -63,16 +63,7 @@ impl DiagnosisThread {
             return Ok(None);
         }
         let (running, stopped) = channel();
-        let mut diagnoses = Diagnoses {
-            directory: directory.to_owned(),
-            config: config.clone(),
-            program: vec!["/proc/self/exe".into()],
-            history: None,
-            waiting: VecDeque::new(),
-            looked_until: None,
-            own: DiagnosisStatus::default(),
-            complained: false,
-        };
+        let mut diagnoses = Diagnoses::new(directory, config, vec!["/proc/self/exe".into()]);
         let run = move || diagnoses.run(&stopped, &status);
         let thread = std::thread::Builder::new().name("diagnoses".to_owned()).spawn(run)?;
         Ok(Some(DiagnosisThread { running, thread }))
@@ -98,6 +89,19 @@ struct Diagnoses {
 }
 
 impl Diagnoses {
+    fn new(directory: &Path, config: &DiagnosisConfig, program: Vec<OsString>) -> Diagnoses {
+        Diagnoses {
+            directory: directory.to_owned(),
+            config: config.clone(),
+            program,
+            history: None,
+            waiting: VecDeque::new(),
+            looked_until: None,
+            own: DiagnosisStatus::default(),
+            complained: false,
+        }
+    }
+
     fn run(&mut self, stopped: &Receiver<()>, status: &Mutex<Status>) {
         let mut pause = FIRST_AFTER.min(self.config.every);
         // Anything but a timeout means that the recorder is stopping.
@@ -287,16 +291,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn diagnoses(directory: &Path, program: &str) -> Diagnoses {
-        Diagnoses {
-            directory: directory.to_owned(),
-            config: DiagnosisConfig { every: Duration::from_secs(180), max_cpu: 0.2 },
-            program: vec!["sh".into(), "-c".into(), program.into()],
-            history: None,
-            waiting: VecDeque::new(),
-            looked_until: None,
-            own: DiagnosisStatus::default(),
-            complained: false,
-        }
+        Diagnoses::new(directory, &DiagnosisConfig::default(), vec!["sh".into(), "-c".into(), program.into()])
     }
 
     fn at(seconds: u64) -> Clocks {

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use coroner_diagnosis::finding::{Subject, SubjectKind};
 use coroner_diagnosis::verdict::Verdict;
 use coroner_diagnosis::{Code, Diagnosis, Finding, Severity, diagnose};
-use coroner_evidence::recording::{self, RiserRow};
+use coroner_evidence::recording::{self, Riser};
 use coroner_evidence::{Evidence, Source};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -60,7 +60,7 @@ pub struct ReadIncident {
     /// Whether a verdict or a problem without a cause is about what triggered it.
     pub names_trigger: bool,
     /// As found when the incident was frozen: the hour before is not in its file.
-    pub risers: Vec<RiserRow>,
+    pub risers: Vec<Riser>,
 }
 
 /// Reads one incident and diagnoses it.

@@ -1,10 +1,8 @@
 //! Recorded evidence: from a named file or directory, or from the recorder running on this node.
 
-use crate::directory;
 use crate::incident::Incident;
-use crate::kernel_work;
 use crate::moment::Moment;
-use crate::warn;
+use crate::{directory, kernel_work, warn};
 use anyhow::{bail, ensure};
 use coroner_evidence::recording::{self, RecordingError, Span};
 use coroner_evidence::{Evidence, Time, Wall};

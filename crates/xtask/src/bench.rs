@@ -58,15 +58,39 @@ pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
 }
 
 fn build() -> anyhow::Result<PathBuf> {
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--release", "--quiet", "-p", "coroner", "-p", "coroner-lab"])
-        .status()
-        .context("cargo build")?;
-    if !built.success() {
+    cargo_build(&["-p", "coroner", "-p", "coroner-lab"])
+}
+
+/// Builds these, and returns the directory with the binaries.
+pub fn cargo_build(what: &[&str]) -> anyhow::Result<PathBuf> {
+    let built = Command::new(env!("CARGO")).args(["build", "--release", "--quiet"]).args(what).status();
+    if !built.context("cargo build")?.success() {
         bail!("cargo build failed");
     }
     let here = std::env::current_exe()?;
     Ok(here.parent().context("xtask has no directory")?.to_owned())
+}
+
+/// Does `work` on as many threads as there are cores.
+pub fn on_all_cores(work: impl Fn() -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+    let workers = std::thread::available_parallelism()?.get();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(&work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a writer panicked")))
+    })
+}
+
+/// The size of all files in a directory.
+pub fn bytes_in(directory: &Path) -> anyhow::Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(directory)? {
+        bytes += entry?.metadata().map_or(0, |about| about.len());
+    }
+    Ok(bytes)
+}
+
+pub fn yes(met: bool) -> &'static str {
+    if met { "yes" } else { "**no**" }
 }
 
 fn measure(name: &str, runs: u32, coroner: &Path, extra: &[&str], crowded: bool) -> anyhow::Result<()> {
@@ -91,7 +115,7 @@ fn measure(name: &str, runs: u32, coroner: &Path, extra: &[&str], crowded: bool)
         };
         println!(
             "| {name} | {startup:.0} | {watching:.0} | {percent:.2} | {accounted:.0} | {peak:.1} | {bar} | {} |",
-            if met { "yes" } else { "**no**" }
+            yes(met)
         );
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! What querying systemd costs: one query of a real systemd with 400 additional units, alternating with `systemctl show '*'`. CPU time
 //! of the client, the bus and PID 1 together, according to the kernel.
 
+use crate::bench::{cargo_build, children_cpu_ms};
 use crate::lab::Lab;
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -13,14 +14,8 @@ use std::time::Duration;
 const TURNS: u32 = 5;
 
 pub fn run(runs: u32) -> anyhow::Result<()> {
-    for what in [["-p", "coroner-lab", "--bin", "coroner-lab"], ["-p", "coroner-probes", "--example", "units"]] {
-        let cargo = Command::new(env!("CARGO")).args(["build", "--release", "--quiet"]).args(what).status();
-        if !cargo.context("cargo build")?.success() {
-            bail!("cargo build failed");
-        }
-    }
-    let here = std::env::current_exe()?;
-    let directory = here.parent().context("xtask has no directory")?;
+    cargo_build(&["-p", "coroner-lab", "--bin", "coroner-lab"])?;
+    let directory = cargo_build(&["-p", "coroner-probes", "--example", "units"])?;
     let looker = directory.join("examples/units");
     let systemd = Systemd::boot(&directory.join("coroner-lab"))?;
     let made = systemd.furnish()?;
@@ -195,9 +190,9 @@ impl Systemd {
         let mut command = self.inside("systemctl");
         command.args(arguments);
         self.around(|| {
-            let before = crate::bench::children_cpu_ms();
+            let before = children_cpu_ms();
             let output = command.output().context("nsenter")?;
-            let own = crate::bench::children_cpu_ms() - before;
+            let own = children_cpu_ms() - before;
             let units = output.stdout.split(|&b| b == b'\n').filter(|line| line.starts_with(b"Id=")).count();
             Ok((units as u64, own))
         })
@@ -205,9 +200,9 @@ impl Systemd {
 
     fn first_look(&self, command: &mut Command) -> anyhow::Result<Cost> {
         self.around(|| {
-            let before = crate::bench::children_cpu_ms();
+            let before = children_cpu_ms();
             let output = command.output().context("examples/units")?;
-            let own = crate::bench::children_cpu_ms() - before;
+            let own = children_cpu_ms() - before;
             Ok((report(&output.stdout)?.0, own))
         })
     }

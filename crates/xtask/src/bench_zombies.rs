@@ -2,12 +2,14 @@
 //! `CORONER_OTHER_ZOMBIE_WALK` is its command (it must print `… = N us/cgroup`). And all of `coroner zombies`, from start to
 //! printed groups with files, against the command in `CORONER_OTHER_ZOMBIE_LIST`, which only lists them.
 
+use crate::bench::{cargo_build, yes};
+use crate::bench_profile::peers::ended;
 use crate::lab::Lab;
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 const OTHER: &str = "CORONER_OTHER_ZOMBIE_WALK";
@@ -22,12 +24,8 @@ const TIMES_AS_FAST: f64 = 2.0;
 const TIMES_AS_LONG: f64 = 1.5;
 
 pub fn run(directory: &Path, runs: u32) -> anyhow::Result<()> {
-    for what in [&["--workspace", "--bins"][..], &["-p", "coroner-probes", "--example", "zombies"]] {
-        let cargo = Command::new(env!("CARGO")).args(["build", "--release", "--quiet"]).args(what).status();
-        if !cargo.context("cargo build")?.success() {
-            bail!("cargo build failed");
-        }
-    }
+    cargo_build(&["--workspace", "--bins"])?;
+    cargo_build(&["-p", "coroner-probes", "--example", "zombies"])?;
     let scanner = directory.join("examples/zombies");
     let other = std::env::var(OTHER).ok();
     let other_list = std::env::var(OTHER_LIST).ok();
@@ -77,11 +75,14 @@ fn whole_command(coroner: &Path, count: u64, other: Option<&str>) -> anyhow::Res
     let (mut ours, mut cpu, mut peak, mut theirs) = (f64::MAX, f64::MAX, 0f64, f64::MAX);
     for _ in 0..TURNS {
         let started = Instant::now();
-        let child = Command::new(coroner).arg("zombies").stdout(Stdio::piped()).spawn().context("coroner zombies")?;
-        let (text, usage) = read_and_wait(child)?;
-        ours = ours.min(started.elapsed().as_secs_f64() * 1e3);
-        cpu = cpu.min(usage.cpu_ms);
-        peak = peak.max(usage.peak_mb);
+        let mut child =
+            Command::new(coroner).arg("zombies").stdout(Stdio::piped()).spawn().context("coroner zombies")?;
+        let mut text = String::new();
+        child.stdout.take().context("no output")?.read_to_string(&mut text)?;
+        let cost = ended(&child, started, "coroner zombies")?;
+        ours = ours.min(cost.wall.as_secs_f64() * 1e3);
+        cpu = cpu.min(cost.cpu.as_secs_f64() * 1e3);
+        peak = peak.max(cost.peak_kib as f64 / 1e3);
         if !text.contains(" dead ") || text.contains("Not by bpf") {
             bail!("coroner zombies did not name them: {text}");
         }
@@ -101,30 +102,8 @@ fn whole_command(coroner: &Path, count: u64, other: Option<&str>) -> anyhow::Res
         "| {count} | {ours:.0} | {cpu:.0} | {peak:.0} | {} | {} | {} |",
         other.map_or("-".to_owned(), |_| format!("{theirs:.0}")),
         text(ratio),
-        if met { "yes" } else { "**no**" }
+        yes(met)
     ))
-}
-
-struct Usage {
-    cpu_ms: f64,
-    peak_mb: f64,
-}
-
-/// The child's output, and what it used according to the kernel.
-fn read_and_wait(mut child: Child) -> anyhow::Result<(String, Usage)> {
-    let mut text = String::new();
-    child.stdout.take().context("no output")?.read_to_string(&mut text)?;
-    let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: both pointers are to locals that outlive the call; the pid is our own child, not yet waited for.
-    let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, usage.as_mut_ptr()) };
-    if waited < 0 || status != 0 {
-        bail!("coroner zombies failed: {status}");
-    }
-    // SAFETY: zeroed is a valid rusage, and wait4 has filled it.
-    let usage = unsafe { usage.assume_init() };
-    let ms = |t: libc::timeval| t.tv_sec as f64 * 1e3 + t.tv_usec as f64 / 1e3;
-    let cpu_ms = ms(usage.ru_utime) + ms(usage.ru_stime);
-    Ok((text, Usage { cpu_ms, peak_mb: usage.ru_maxrss as f64 / 1e3 }))
 }
 
 fn scan(scanner: &Path, method: &str) -> anyhow::Result<Value> {
@@ -159,7 +138,7 @@ fn row(count: u64, method: &str, scan: &Value, beside: Option<Beside>) -> anyhow
         text(beside.map(|b| b.each_us)),
         beside.map_or("-".to_owned(), |b| format!("{:.0}", b.whole_ms)),
         text(ratio),
-        if met { "yes" } else { "**no**" }
+        yes(met)
     );
     Ok(())
 }

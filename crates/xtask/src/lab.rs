@@ -1,14 +1,16 @@
 //! What the lab makes for a benchmark.
 
+use crate::child::Ended;
 use anyhow::{Context, bail};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 
 /// Made until dropped.
 pub struct Lab {
-    runner: Child,
+    _runner: Ended,
     /// Kept open: the runner prints a last line when it ends.
     output: BufReader<ChildStdout>,
     /// What the lab says it made.
@@ -23,7 +25,7 @@ impl Lab {
             .spawn()
             .with_context(|| lab.display().to_string())?;
         let output = BufReader::new(runner.stdout.take().context("no output of the lab")?);
-        let mut lab = Lab { runner, output, ready: Value::Null };
+        let mut lab = Lab { _runner: Ended::by(Signal::TERM, runner), output, ready: Value::Null };
         let mut line = String::new();
         lab.output.read_line(&mut line)?;
         lab.ready = serde_json::from_str(&line).unwrap_or_default();
@@ -32,16 +34,4 @@ impl Lab {
         }
         Ok(lab)
     }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        terminate(&mut self.runner);
-    }
-}
-
-pub fn terminate(child: &mut Child) {
-    // SAFETY: kill has no memory effects; the pid is our own child, not yet waited for.
-    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
-    let _ = child.wait();
 }

@@ -7,8 +7,10 @@ mod bench_units;
 mod bench_view;
 mod bench_zombies;
 mod big_node;
+mod child;
 mod flamescope;
 mod lab;
+mod random;
 mod steady;
 
 use clap::{Parser, Subcommand};

@@ -1,6 +1,8 @@
 //! Finds flaky tests: `cargo xtask steady` runs them repeatedly, also on a loaded machine, and counts failures.
 
+use crate::child::ends_with_us;
 use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, geteuid, kill_process_group, test_kill_process_group};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -147,7 +149,7 @@ fn build(top: &Path) -> anyhow::Result<Vec<Program>> {
     }
     // The root file system of scenarios with a real systemd; built once.
     let lab = top.join("target/release/coroner-lab");
-    if is_root() && lab.exists() {
+    if geteuid().is_root() && lab.exists() {
         let made = Command::new(&lab).arg("root").stdout(Stdio::null()).status().context("coroner-lab root")?;
         if !made.success() {
             eprintln!("no root file system for the lab: tests that boot systemd will be skipped");
@@ -340,38 +342,30 @@ struct Group {
 
 impl Group {
     fn start(command: &mut Command) -> std::io::Result<Group> {
-        // SAFETY: between fork and exec only prctl is called, which is async-signal-safe and takes no pointers here.
-        let command = unsafe {
-            command.process_group(0).pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
-                Ok(())
-            })
-        };
-        Ok(Group { leader: command.spawn()? })
+        Ok(Group { leader: ends_with_us(command.process_group(0)).spawn()? })
     }
 
-    /// Sends a signal to all of the group; false if nobody is left.
-    fn signal(&self, signal: libc::c_int) -> bool {
-        // SAFETY: kill has no memory effects. The group's number is that of our own child: it is not given to anybody else while
-        // the child is not waited for or a process of the group is left, and else nobody has it.
-        unsafe { libc::kill(-(self.leader.id() as libc::pid_t), signal) == 0 }
+    /// The group's number is that of our own child: it is not given to anybody else while the child is not waited for or a process of
+    /// the group is left.
+    fn signal(&self, signal: Signal) {
+        let _ = kill_process_group(Pid::from_child(&self.leader), signal);
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
         let began = Instant::now();
-        self.signal(libc::SIGTERM);
+        self.signal(Signal::TERM);
         // A stopped process does not handle SIGTERM.
-        self.signal(libc::SIGCONT);
+        self.signal(Signal::CONT);
         while began.elapsed() < GRACE {
             let _ = self.leader.try_wait();
-            if !self.signal(0) {
+            if test_kill_process_group(Pid::from_child(&self.leader)).is_err() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        self.signal(libc::SIGKILL);
+        self.signal(Signal::KILL);
         let _ = self.leader.wait();
     }
 }
@@ -390,7 +384,7 @@ impl KernelEvents {
 
     fn show() -> anyhow::Result<Option<KernelEvents>> {
         let dir = Path::new(KernelEvents::DIR);
-        if !is_root() || !dir.exists() || dir.join("events").exists() {
+        if !geteuid().is_root() || !dir.exists() || dir.join("events").exists() {
             return Ok(None);
         }
         let mounted = Command::new("mount").args(["-t", "tracefs", "nodev", KernelEvents::DIR]).status()?;
@@ -402,11 +396,6 @@ impl Drop for KernelEvents {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(KernelEvents::DIR).status();
     }
-}
-
-fn is_root() -> bool {
-    // SAFETY: geteuid has no arguments, no memory effects, and cannot fail.
-    unsafe { libc::geteuid() == 0 }
 }
 
 /// Set by an end signal.

@@ -3,8 +3,7 @@
 use super::{WATCH_FOR, watch};
 use crate::args::CoresArgs;
 use crate::exit::Exit;
-use crate::output::with_line;
-use crate::output::{cores_text, json_text, print};
+use crate::output::{cores_text, json_text, print, with_line};
 use anyhow::Context;
 use coroner_diagnosis::cores::owners::Ownership;
 use coroner_diagnosis::cores::timeline::Shares;

@@ -3,8 +3,7 @@
 use super::{WATCH_FOR, watch};
 use crate::args::UnitsArgs;
 use crate::exit::Exit;
-use crate::output::with_line;
-use crate::output::{json_text, print, units_text};
+use crate::output::{json_text, print, units_text, with_line};
 use anyhow::{Context, bail};
 use coroner_diagnosis::agents::Need;
 use coroner_diagnosis::agents::baseline::Baseline;

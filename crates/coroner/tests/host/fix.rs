@@ -16,10 +16,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::AtomicBool;
 
-fn fact<'s>(scenario: &'s LiveScenario, name: &str) -> &'s str {
-    scenario.truth.facts[name].as_str().unwrap_or_else(|| panic!("{name} of {:?}", scenario.truth.facts))
-}
-
 /// Long enough to plan, apply, measure and undo several times.
 fn long(name: &str) -> LiveScenario {
     LiveScenario::start(name, &["--seconds", "1800"]).unwrap_or_else(|e| panic!("{name}: {e:#}"))

@@ -3,8 +3,7 @@
 
 use crate::support::recorder::{Recorder, segment_bytes, segments};
 use crate::support::*;
-use coroner_evidence::Wall;
-use coroner_evidence::recording;
+use coroner_evidence::{Wall, recording};
 use coroner_lab::{Child, HostLock};
 use std::path::Path;
 use std::process::Command;

@@ -47,10 +47,6 @@ fn audit_and_diagnosis(scenario: &LiveScenario, watch: &str) -> (Value, Value) {
     })
 }
 
-fn fact<'s>(scenario: &'s LiveScenario, name: &str) -> &'s str {
-    scenario.truth.facts[name].as_str().unwrap_or_else(|| panic!("{name} of {:?}", scenario.truth.facts))
-}
-
 fn number(scenario: &LiveScenario, name: &str) -> u64 {
     scenario.truth.facts[name].as_u64().unwrap_or_else(|| panic!("{name} of {:?}", scenario.truth.facts))
 }
@@ -321,12 +317,6 @@ fn without_systemd_processes_and_cgroups_are_audited() {
     assert!(unseen.iter().any(|u| u["why"].as_str().unwrap().contains("systemd is not running")), "{unseen:#?}");
     assert_eq!(audit["systemd"], false);
     assert!(!audit["cgroups"].as_array().unwrap().is_empty());
-}
-
-fn put(dir: &Path, path: &str, text: &str) {
-    let path = dir.join(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, text).unwrap();
 }
 
 /// An unbooted Kubernetes node image whose base came with the ECS agent enabled.

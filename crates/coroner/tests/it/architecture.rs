@@ -1,15 +1,12 @@
 //! Dependencies point one way: between crates as in docs/architecture.md, and between the modules of the binary.
 
+use crate::support::project;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Each may use only those before it.
 const MODULES: [&str; 5] = ["exit", "args", "output", "commands", "main"];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -17,7 +14,7 @@ fn read(path: &Path) -> String {
 
 /// The layer of each crate, from the table in docs/architecture.md.
 fn layers() -> BTreeMap<String, u32> {
-    let page = read(&root().join("docs/architecture.md"));
+    let page = read(&project().join("docs/architecture.md"));
     let (_, below) = page.split_once("<!-- crates -->").expect("docs/architecture.md has a table of crates");
     let rows = below.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
     let row = |row: &str| {
@@ -45,7 +42,7 @@ fn crates_use_only_crates_of_lower_layers() {
         })
     };
     let mut edges = 0;
-    for entry in fs::read_dir(root().join("crates")).unwrap().flatten() {
+    for entry in fs::read_dir(project().join("crates")).unwrap().flatten() {
         let name = entry.file_name().into_string().unwrap();
         let manifest = entry.path().join("Cargo.toml");
         // Another branch may have left a directory behind.
@@ -65,7 +62,7 @@ fn crates_use_only_crates_of_lower_layers() {
         layer_of(&name);
     }
     for name in layers.keys() {
-        let manifest = root().join("crates").join(name).join("Cargo.toml");
+        let manifest = project().join("crates").join(name).join("Cargo.toml");
         assert!(manifest.exists(), "docs/architecture.md has a row for crates/{name}, which does not exist");
     }
     assert!(edges > 20, "only {edges} dependencies found: has the format of the manifests changed?");
@@ -117,7 +114,7 @@ fn check_below(directory: &Path, inside: &[String], uses: &mut usize) {
 #[test]
 fn modules_of_the_binary_depend_one_way() {
     let mut uses = 0;
-    check_below(&root().join("crates/coroner/src"), &[], &mut uses);
+    check_below(&project().join("crates/coroner/src"), &[], &mut uses);
     assert!(uses > 50, "only {uses} uses found: has their form changed?");
 }
 

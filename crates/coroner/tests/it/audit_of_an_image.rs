@@ -1,5 +1,6 @@
 //! From a tree on disk to judgements: unit files, packages, agents' files, catalogue, baseline.
 
+use crate::support::put;
 use coroner_diagnosis::agents::baseline::{Aspect, Baseline, compare};
 use coroner_diagnosis::agents::{Catalogue, Certainty, Harm, Judgement, Surroundings, Verdict, judge};
 use coroner_evidence::UnitFile;
@@ -8,12 +9,6 @@ use coroner_probes::{Root, agent_files, packages, unit_files};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-
-fn put(dir: &Path, path: &str, text: &str) {
-    let path = dir.join(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, text).unwrap();
-}
 
 fn enable(dir: &Path, unit: &str) {
     let wants = dir.join("etc/systemd/system/multi-user.target.wants");

@@ -1,15 +1,11 @@
 //! docs/ agrees with the code.
 
+use crate::support::project;
 use coroner_diagnosis::Code;
 use coroner_diagnosis::verdict::{causes, links};
-use std::path::{Path, PathBuf};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 fn verdicts() -> String {
-    std::fs::read_to_string(root().join("docs/verdicts.md")).unwrap()
+    std::fs::read_to_string(project().join("docs/verdicts.md")).unwrap()
 }
 
 /// The first cells of each row of the table below a comment.
@@ -44,7 +40,7 @@ fn code_in_the_docs_is_in_the_source() {
     let mut shown = 0;
     for (before, code) in page.split("```rust\n").collect::<Vec<_>>().windows(2).map(|two| (two[0], two[1])) {
         let file = before.trim_end().trim_end_matches("`:").rsplit('`').next().unwrap();
-        let source = std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let source = std::fs::read_to_string(project().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
         let code = code.split("```").next().unwrap().trim();
         assert!(source.contains(code), "docs/verdicts.md shows code that is not in {file}:\n{code}");
         shown += 1;

@@ -55,6 +55,22 @@ pub fn start_scenario(name: &str, extra: &[&str]) -> LiveScenario {
     LiveScenario::start(name, &args).unwrap_or_else(|e| panic!("{name}: {e:#}"))
 }
 
+pub fn fact<'s>(scenario: &'s LiveScenario, name: &str) -> &'s str {
+    scenario.truth.facts[name].as_str().unwrap_or_else(|| panic!("{name} of {:?}", scenario.truth.facts))
+}
+
+/// Writes a file of a tree, and its directories.
+pub fn put(dir: &Path, path: &str, text: &str) {
+    let path = dir.join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+/// The project's directory.
+pub fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
 const SEVERITIES: [&str; 3] = ["info", "warning", "critical"];
 
 fn rank(severity: &str) -> usize {

@@ -54,6 +54,7 @@ pub struct Audit<'e> {
     pub unseen: Vec<Unseen>,
 }
 
+#[derive(Default)]
 pub struct AuditedUnit<'e> {
     pub name: &'e str,
     /// As systemd last described it; `None` if it is not loaded, or systemd could not be asked.
@@ -82,15 +83,7 @@ impl AuditedUnit<'_> {
 pub fn audit(evidence: &Evidence) -> Audit<'_> {
     let mut costs = costs(evidence);
     let mut by_name: BTreeMap<&str, AuditedUnit> = BTreeMap::new();
-    let new = |name| AuditedUnit {
-        name,
-        unit: None,
-        file: None,
-        exit: None,
-        looping: None,
-        churning: Vec::new(),
-        cost: UnitCost::default(),
-    };
+    let new = |name| AuditedUnit { name, ..AuditedUnit::default() };
     for unit in &evidence.units {
         let audited = by_name.entry(&unit.name).or_insert_with(|| new(&unit.name));
         if audited.unit.is_none_or(|before| before.at <= unit.at) {

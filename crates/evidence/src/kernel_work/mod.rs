@@ -13,6 +13,7 @@ use functions::{
 };
 
 use crate::Time;
+use crate::counters::named;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -130,64 +131,34 @@ fn fewer_rows(mut rows: Vec<WorkRow>, most: usize) -> Vec<WorkRow> {
     rows
 }
 
-/// Each sample has one kind: the first of these that its stack shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum WorkKind {
-    /// Walking memory cgroups to sum up or flush their statistics.
-    StatsWalk,
-    /// Walking memory cgroups in reclaim.
-    ReclaimWalk,
-    /// Reclaiming memory.
-    Reclaim,
-    /// Page tables of other processes, for /proc/PID/smaps, clear_refs and the like.
-    PageTables,
-    /// Huge pages: compaction, collapsing, zeroing.
-    HugePages,
-    /// Other page faults.
-    PageFault,
-    /// Reading files of cgroups and of /sys.
-    Kernfs,
-    /// Received packets.
-    Network,
-    /// Other interrupt work.
-    Interrupt,
-    Other,
-    /// Not identified.
-    Unnamed,
+named! {
+    /// Each sample has one kind: the first of these that its stack shows.
+    pub enum WorkKind {
+        /// Walking memory cgroups to sum up or flush their statistics.
+        StatsWalk = "stats-walk",
+        /// Walking memory cgroups in reclaim.
+        ReclaimWalk = "reclaim-walk",
+        /// Reclaiming memory.
+        Reclaim = "reclaim",
+        /// Page tables of other processes, for /proc/PID/smaps, clear_refs and the like.
+        PageTables = "page-tables",
+        /// Huge pages: compaction, collapsing, zeroing.
+        HugePages = "huge-pages",
+        /// Other page faults.
+        PageFault = "page-fault",
+        /// Reading files of cgroups and of /sys.
+        Kernfs = "kernfs",
+        /// Received packets.
+        Network = "network",
+        /// Other interrupt work.
+        Interrupt = "interrupt",
+        Other = "other",
+        /// Not identified.
+        Unnamed = "unnamed",
+    }
 }
 
 impl WorkKind {
-    pub const ALL: &[WorkKind] = &[
-        WorkKind::StatsWalk,
-        WorkKind::ReclaimWalk,
-        WorkKind::Reclaim,
-        WorkKind::PageTables,
-        WorkKind::HugePages,
-        WorkKind::PageFault,
-        WorkKind::Kernfs,
-        WorkKind::Network,
-        WorkKind::Interrupt,
-        WorkKind::Other,
-        WorkKind::Unnamed,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            WorkKind::StatsWalk => "stats-walk",
-            WorkKind::ReclaimWalk => "reclaim-walk",
-            WorkKind::Reclaim => "reclaim",
-            WorkKind::PageTables => "page-tables",
-            WorkKind::HugePages => "huge-pages",
-            WorkKind::PageFault => "page-fault",
-            WorkKind::Kernfs => "kernfs",
-            WorkKind::Network => "network",
-            WorkKind::Interrupt => "interrupt",
-            WorkKind::Other => "other",
-            WorkKind::Unnamed => "unnamed",
-        }
-    }
-
     /// For sentences: `in …`.
     pub fn words(self) -> &'static str {
         match self {
@@ -203,10 +174,6 @@ impl WorkKind {
             WorkKind::Other => "other work",
             WorkKind::Unnamed => "unidentified work",
         }
-    }
-
-    pub fn parse(text: &str) -> Option<WorkKind> {
-        WorkKind::ALL.iter().copied().find(|kind| kind.as_str() == text)
     }
 
     /// Walks memory cgroups.

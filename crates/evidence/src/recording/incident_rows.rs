@@ -2,10 +2,10 @@
 
 use super::confine::{MOST_ROWS, are_tables, fits};
 use super::open::{self, Opened};
-use super::read;
 use super::rows::{self, Columns, Stored, Table, row};
-use super::{RecordingError, Writer};
+use super::{RecordingError, Writer, read};
 use crate::Wall;
+use crate::counters::named;
 use rusqlite::types::{Null, ToSqlOutput};
 use rusqlite::{Connection, Row};
 use serde::Serialize;
@@ -24,43 +24,42 @@ pub struct IncidentRow {
     pub until: Wall,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RiserKind {
-    #[default]
-    Command,
-    /// A kernel function and everything it called.
-    KernelSymbol,
-}
-
-impl RiserKind {
-    pub const ALL: [RiserKind; 2] = [RiserKind::Command, RiserKind::KernelSymbol];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            RiserKind::Command => "command",
-            RiserKind::KernelSymbol => "kernel_symbol",
-        }
+named! {
+    #[derive(Default)]
+    pub enum RiserKind {
+        #[default]
+        Command = "command",
+        /// A kernel function and everything it called.
+        KernelSymbol = "kernel_symbol",
     }
 }
 
 /// A command or kernel function whose share of busy time rose compared with the time before; largest rise first.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct RiserRow {
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Riser {
     pub what: RiserKind,
     pub name: String,
-    /// Shares between 0 and 1, and the samples behind them.
+    /// Shares of the non-idle weight, between 0 and 1; of all time if known.
     pub baseline: f64,
     pub now: f64,
+    /// The samples behind these shares.
     pub baseline_samples: u64,
     pub now_samples: u64,
+    /// The rise in standard deviations of sampling noise.
     pub sigmas: f64,
+    /// For a command, how many processes had samples; 0 if the file has no PIDs.
     pub baseline_processes: u64,
     pub now_processes: u64,
-    /// For a function: the command that has most of it, and its share.
+    /// For a function, the command with most of it, and its share.
     pub mostly_in: Option<(String, f64)>,
-    /// For a function: those below it on the stack that rose with it.
+    /// For a function, its callers that rose with it and are left out, nearest first.
     pub carries: Vec<String>,
+}
+
+impl Riser {
+    pub fn rise(&self) -> f64 {
+        self.now - self.baseline
+    }
 }
 
 pub use coroner_report::{CoreMinute, Minute as RollupRow};
@@ -70,7 +69,7 @@ row!(IncidentRow in "incident" {
     triggered: "triggered_real_ns", from: "from_real_ns", until: "until_real_ns"
 });
 
-row!(RiserRow in "risers" {
+row!(Riser in "risers" {
     what: "what", name: "name", baseline: "baseline", now: "now", baseline_samples: "baseline_samples",
     now_samples: "now_samples", sigmas: "sigmas", baseline_processes: "baseline_processes",
     now_processes: "now_processes", carries: "carries_json"
@@ -110,7 +109,7 @@ impl Writer {
     }
 
     /// Sets the risers, in this order; replaces earlier ones.
-    pub fn set_risers(&mut self, risers: &[RiserRow]) -> Result<(), RecordingError> {
+    pub fn set_risers(&mut self, risers: &[Riser]) -> Result<(), RecordingError> {
         self.store("cannot store the risers", |tx| {
             tx.execute("DELETE FROM risers", [])?;
             rows::insert(tx, risers)
@@ -123,17 +122,14 @@ impl Writer {
 }
 
 /// The incident that a file holds, and its risers; `None` if it holds none.
-pub fn incident(path: &Path) -> Result<Option<(IncidentRow, Vec<RiserRow>)>, RecordingError> {
+pub fn incident(path: &Path) -> Result<Option<(IncidentRow, Vec<Riser>)>, RecordingError> {
     let Opened { db, .. } = open::open(path)?;
     read::about(&db, path)?;
     incident_in(&db, path)
 }
 
 /// The same for an open file.
-pub(super) fn incident_in(
-    db: &Connection,
-    path: &Path,
-) -> Result<Option<(IncidentRow, Vec<RiserRow>)>, RecordingError> {
+pub(super) fn incident_in(db: &Connection, path: &Path) -> Result<Option<(IncidentRow, Vec<Riser>)>, RecordingError> {
     if !are_tables(db, &["incident", "risers"]) {
         return Ok(None);
     }

@@ -35,7 +35,7 @@ use crate::Evidence;
 use std::io;
 use std::path::PathBuf;
 
-pub use incident_rows::{CoreMinute, IncidentRow, RiserKind, RiserRow, RollupRow, incident, rollups};
+pub use incident_rows::{CoreMinute, IncidentRow, Riser, RiserKind, RollupRow, incident, rollups};
 pub use outline::{Beside, CoreLooks, Logs, Outline, SamplesOutline, TOGETHER, core_looks, logs, nics, outline};
 pub use read::read;
 pub use schema::FORMAT;

@@ -235,9 +235,8 @@ fn chosen(db: &Connection, chunk: &ChunkAt, wants: &dyn Fn(&[Time]) -> Vec<bool>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Wall;
     use crate::recording::Writer;
-    use crate::{CoreTicks, Evidence};
+    use crate::{CoreTicks, Evidence, Wall};
 
     const S: u64 = 1_000_000_000;
 

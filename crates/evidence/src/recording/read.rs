@@ -717,17 +717,9 @@ mod tests {
             took_ns: 1,
             method: crate::ZombieMethod::BpfTestRun,
             version: 2,
-            tracked: None,
-            live: None,
             dead: Some(10_000),
-            leaving: 0,
             zombies: (0..10_000).map(zombie).collect(),
-            below: Vec::new(),
-            files: Vec::new(),
-            holds: Vec::new(),
-            files_unseen: None,
-            truncated: None,
-            instead_of: Vec::new(),
+            ..ZombieScan::default()
         };
         let mut writer = Writer::create(&path).unwrap();
         writer.append(&Evidence { zombie_scans: vec![scan.clone()], ..Evidence::default() }).unwrap();

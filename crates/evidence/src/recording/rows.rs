@@ -322,37 +322,21 @@ pub fn from_json<T: serde::de::DeserializeOwned>(text: &str) -> rusqlite::Result
 
 /// One of a list of known words.
 macro_rules! words {
-    ($($type:ident: $word:expr;)*) => {
+    ($($type:ident),*) => {
         $(impl Cell for $type {
             fn put(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-                let word: fn($type) -> &'static str = $word;
-                Ok(word(*self).into())
+                Ok(self.as_str().into())
             }
 
             fn get(cell: ValueRef<'_>) -> FromSqlResult<$type> {
-                let (word, text): (fn($type) -> &'static str, _) = ($word, cell.as_str()?);
-                let known = $type::ALL.into_iter().find(|value| word(*value) == text);
-                known.ok_or_else(|| FromSqlError::Other(format!("it is {text:?}").into()))
+                let text = cell.as_str()?;
+                $type::parse(text).ok_or_else(|| FromSqlError::Other(format!("it is {text:?}").into()))
             }
         })*
     };
 }
 
-words! {
-    RiserKind: RiserKind::as_str;
-    SchedulingClass: SchedulingClass::as_str;
-    ZombieMethod: ZombieMethod::as_str;
-    QueueKind: |kind| match kind {
-        QueueKind::Rx => "rx",
-        QueueKind::Tx => "tx",
-        QueueKind::Combined => "combined",
-    };
-    MapSource: |source| match source {
-        MapSource::Netlink => "netlink",
-        MapSource::Name => "name",
-        MapSource::Unmapped => "unmapped",
-    };
-}
+words!(RiserKind, SchedulingClass, ZombieMethod, QueueKind, MapSource);
 
 row!(Clocks in "clocks" { at: "at_ns", wall: "real_ns", boot_ns: "boot_ns" });
 

@@ -4,11 +4,10 @@
 //! moment. Segments of one boot share CLOCK_MONOTONIC, so they are appended in the order of that clock, which does not jump when
 //! the wall clock does. Another boot has another clock; it is left out, and reported.
 
-use super::cut;
 use super::read::{MAX_BYTES, RecordingReader, Room};
 use super::segments::{self, Segment};
 use super::write::beside;
-use super::{NOT_RECORDED, PROBE, Recording, RecordingError};
+use super::{NOT_RECORDED, PROBE, Recording, RecordingError, cut};
 use crate::time::{Clocks, Time, Window};
 use crate::{Evidence, Unseen, Wall};
 use std::io;

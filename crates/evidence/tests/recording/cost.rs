@@ -1,6 +1,7 @@
 //! What a recording costs: bytes, CPU time, and how long an append blocks its caller. Prints; run it by hand:
 //! `cargo test --release -p coroner-evidence --test recording cost:: -- --ignored --nocapture`
 
+use crate::scratch::scratch_file;
 use coroner_evidence::counters::Source;
 use coroner_evidence::recording::{Writer, read};
 use coroner_evidence::tasks::{SchedTimes, ThreadKey, ThreadSample};
@@ -228,8 +229,7 @@ fn sixty_thousand_zombies() {
             ..ZombieScan::default()
         };
         println!("== {kind}: {}", scan.zombies[7].path);
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.coroner");
+        let (_dir, path) = scratch_file();
         record(&path, || Evidence { zombie_scans: vec![scan.clone()], ..Evidence::default() }, 5, Duration::ZERO);
         let packed = "SELECT sum(length(data)) / 5, count(*) / 5 FROM zombie_chunks";
         let packed = Connection::open(&path).unwrap().query_row(packed, [], |r| Ok((r.get(0)?, r.get(1)?)));

@@ -1,6 +1,6 @@
 //! Damaged files: the rest is read, and what is missing is reported.
 
-use crate::scratch::{second, seconds};
+use crate::scratch::{scratch_file, second, seconds};
 use coroner_evidence::Evidence;
 use coroner_evidence::recording::{PROBE, RecordingError, Writer, read};
 use proptest::prelude::*;
@@ -13,8 +13,7 @@ const SECONDS: u64 = 60;
 
 fn sealed() -> (tempfile::TempDir, PathBuf) {
     static BYTES: LazyLock<Vec<u8>> = LazyLock::new(|| {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.coroner");
+        let (_dir, path) = scratch_file();
         let mut writer = Writer::create(&path).unwrap();
         for i in 0..SECONDS {
             writer.append(&second(i, 96)).unwrap();
@@ -22,8 +21,7 @@ fn sealed() -> (tempfile::TempDir, PathBuf) {
         writer.finish(&[]).unwrap();
         fs::read(&path).unwrap()
     });
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (dir, path) = scratch_file();
     fs::write(&path, &*BYTES).unwrap();
     (dir, path)
 }

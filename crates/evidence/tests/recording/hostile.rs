@@ -1,6 +1,6 @@
 //! Malicious recordings. Nothing here looks at a clock: an unbounded reader would not return.
 
-use crate::scratch::second;
+use crate::scratch::{scratch_file, second};
 use coroner_evidence::recording::{
     self, RecordingError, Writer, core_looks, incident, logs, outline, profile, read, rollups,
 };
@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 fn recorded() -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (dir, path) = scratch_file();
     let mut writer = Writer::create(&path).unwrap();
     writer.append(&second(0, 2)).unwrap();
     writer.finish(&[]).unwrap();

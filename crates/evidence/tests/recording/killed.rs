@@ -1,6 +1,6 @@
 //! A writer is killed with SIGKILL at any moment; all kinds of readers then find what it had written.
 
-use crate::scratch::{Tmpfs, is_root, second, seconds, snapshot};
+use crate::scratch::{Tmpfs, is_root, scratch_file, second, seconds, snapshot};
 use coroner_evidence::recording::{RecordingError, Writer, read};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader};
@@ -78,8 +78,7 @@ fn copy(from: &Path, to: &Path, suffixes: &[&str]) -> PathBuf {
 fn a_killed_writer_loses_nothing_that_it_had_appended() {
     let mut whole = 0;
     for round in 0..15 {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.coroner");
+        let (dir, path) = scratch_file();
         let appended = write_and_kill(&path, Duration::from_micros(random(150_000)));
         let before = snapshot(dir.path());
 
@@ -169,8 +168,7 @@ fn a_killed_recording_is_read_by_a_user_who_may_not_write() {
         coroner_lab::skip("needs root to read as another user");
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (dir, path) = scratch_file();
     let appended = write_and_kill(&path, Duration::from_millis(40));
     let nobody = 65_534;
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();

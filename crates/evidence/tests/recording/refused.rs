@@ -1,6 +1,6 @@
 //! Files that are not recordings, and places where none can be created.
 
-use crate::scratch::{second, snapshot};
+use crate::scratch::{scratch_file, second, snapshot};
 use coroner_evidence::recording::{FORMAT, RecordingError, Writer, read};
 use rusqlite::Connection;
 use std::fs;
@@ -55,8 +55,7 @@ fn each_refusal_says_what_is_wrong() {
 
 #[test]
 fn a_file_is_never_overwritten() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (dir, path) = scratch_file();
     fs::write(&path, "precious").unwrap();
     let error = Writer::create(&path).err().expect("it exists");
     assert!(matches!(error, RecordingError::Exists { .. }), "{error:?}");

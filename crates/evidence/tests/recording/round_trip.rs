@@ -1,5 +1,5 @@
 use crate::any_evidence::evidence;
-use crate::scratch::{second, seconds, snapshot};
+use crate::scratch::{scratch_file, second, seconds, snapshot};
 use coroner_evidence::recording::{FORMAT, FindingRow, RecordingError, Writer, read};
 use coroner_evidence::{Evidence, StatRead, Time, Wall};
 use proptest::collection::vec;
@@ -22,8 +22,7 @@ proptest! {
 
     #[test]
     fn what_was_appended_comes_back(fragments in vec(evidence(), 1..6)) {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.coroner");
+        let (_dir, path) = scratch_file();
         write(&path, &fragments);
         let mut expected = Evidence::default();
         for fragment in fragments {
@@ -38,8 +37,7 @@ proptest! {
 
 #[test]
 fn a_sealed_recording_is_one_file_and_reading_leaves_it_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (dir, path) = scratch_file();
     write(&path, &[second(0, 4), second(1, 4)]);
     let before = snapshot(dir.path());
     assert_eq!(before.keys().collect::<Vec<_>>(), [&path]);
@@ -49,8 +47,7 @@ fn a_sealed_recording_is_one_file_and_reading_leaves_it_alone() {
 
 #[test]
 fn minutes_of_many_cores_come_back_in_few_chunks() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (_dir, path) = scratch_file();
     // More rows per second than fit into a chunk of ten seconds, and seconds of other sizes in between.
     let mut writer = Writer::create(&path).unwrap();
     let mut expected = Evidence::default();
@@ -70,8 +67,7 @@ fn minutes_of_many_cores_come_back_in_few_chunks() {
 
 #[test]
 fn a_recording_can_be_read_while_it_is_written() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (dir, path) = scratch_file();
     let mut writer = Writer::create(&path).unwrap().sync_every(Duration::ZERO);
     for i in 0..30 {
         writer.append(&second(i, 4)).unwrap();
@@ -86,8 +82,7 @@ fn a_recording_can_be_read_while_it_is_written() {
 
 #[test]
 fn a_dropped_writer_leaves_a_complete_file_that_is_not_sealed() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (dir, path) = scratch_file();
     let mut writer = Writer::create(&path).unwrap();
     writer.append(&second(0, 4)).unwrap();
     drop(writer);
@@ -99,8 +94,7 @@ fn a_dropped_writer_leaves_a_complete_file_that_is_not_sealed() {
 
 #[test]
 fn a_reader_that_stays_open_keeps_the_log_but_loses_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (_dir, path) = scratch_file();
     let mut writer = Writer::create(&path).unwrap();
     writer.append(&second(0, 4)).unwrap();
     let other = Connection::open(&path).unwrap();
@@ -125,8 +119,7 @@ fn a_file_killed_before_its_first_rows_is_empty_not_damaged() {
 /// As between the removal of the log and the moment the file says so; a kill just then leaves it like this for ever.
 #[test]
 fn a_sealed_file_that_still_says_it_has_a_log_lacks_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (_dir, path) = scratch_file();
     let mut writer = Writer::create(&path).unwrap();
     writer.append(&second(0, 4)).unwrap();
     writer.finish(&[]).unwrap();
@@ -143,8 +136,7 @@ fn slow_at() -> Time {
 
 #[test]
 fn a_locked_out_append_says_so_and_the_next_one_succeeds() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (_dir, path) = scratch_file();
     let mut writer = Writer::create(&path).unwrap();
     writer.append(&second(0, 4)).unwrap();
     let other = Connection::open(&path).unwrap();
@@ -160,8 +152,7 @@ fn a_locked_out_append_says_so_and_the_next_one_succeeds() {
 
 #[test]
 fn people_with_only_sqlite3_can_read_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (_dir, path) = scratch_file();
     let mut writer = Writer::create(&path).unwrap();
     writer.append(&second(0, 4)).unwrap();
     let mut slow = Evidence::default();
@@ -206,7 +197,7 @@ fn people_with_only_sqlite3_can_read_it() {
 
 #[test]
 fn an_incident_its_risers_and_minutes_come_back() {
-    use coroner_evidence::recording::{CoreMinute, IncidentRow, RiserKind, RiserRow, RollupRow, incident, rollups};
+    use coroner_evidence::recording::{CoreMinute, IncidentRow, Riser, RiserKind, RollupRow, incident, rollups};
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("1.coroner");
     let mut writer = Writer::create(&path).unwrap();
@@ -224,7 +215,7 @@ fn an_incident_its_risers_and_minutes_come_back() {
     writer.set_incident(&row).unwrap();
     row.core = Some(3);
     writer.set_incident(&row).unwrap();
-    let riser = |name: &str| RiserRow {
+    let riser = |name: &str| Riser {
         what: RiserKind::KernelSymbol,
         name: name.into(),
         baseline: 0.004,
@@ -234,10 +225,10 @@ fn an_incident_its_risers_and_minutes_come_back() {
         sigmas: 12.5,
         mostly_in: Some(("kubelet".into(), 0.9)),
         carries: vec!["seq_read".into()],
-        ..RiserRow::default()
+        ..Riser::default()
     };
     writer.set_risers(&[riser("x")]).unwrap();
-    let risers = vec![riser("mem_cgroup_iter"), RiserRow { mostly_in: None, carries: vec![], ..riser("a") }];
+    let risers = vec![riser("mem_cgroup_iter"), Riser { mostly_in: None, carries: vec![], ..riser("a") }];
     writer.set_risers(&risers).unwrap();
     let unseen = RollupRow { minute: Wall(60_000_000_000), ..RollupRow::default() };
     let by_core = vec![CoreMinute { core: 3, busy: 1.0, system: 0.9, saturated_s: 30.5 }];

@@ -157,6 +157,13 @@ pub fn kernel_work(from: Time, to: Time) -> KernelWork {
     KernelWork { from, to, rate_hz: 99, cores: 2, lost: 0, rows: vec![row] }
 }
 
+/// A path for a recording; its directory goes with the first of these.
+pub fn scratch_file() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.coroner");
+    (dir, path)
+}
+
 /// The first `n` seconds, appended.
 pub fn seconds(n: u64, cores: u32) -> Evidence {
     let mut all = Evidence::default();

@@ -7,7 +7,7 @@ use coroner_evidence::tasks::SchedulingClass;
 use coroner_evidence::{Clocks, Evidence, Node, Process, Source, Thread, ThreadKey, Time, Unit, UnitLogLine, Wall};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const CORES: u32 = 4;
 /// Second 0 of [`second`], on both clocks.
@@ -299,40 +299,4 @@ fn a_directory_without_segments_says_what_is_missing() {
     assert!(error.contains("this directory has no recorder segments"), "{error}");
     let gone = read_span(&dir.path().join("gone"), &Span::All).unwrap_err();
     assert!(matches!(gone, RecordingError::Missing { .. }));
-}
-
-/// An hour of 64 cores in six segments: `cargo test --release -p coroner-evidence --test recording how_long -- --ignored --nocapture`.
-/// CORONER_TEST_KEEP names a directory to keep.
-#[test]
-#[ignore = "a measurement"]
-fn how_long_a_large_node_takes() {
-    let temporary = tempfile::tempdir().unwrap();
-    let directory = std::env::var_os("CORONER_TEST_KEEP").map_or(temporary.path().to_owned(), PathBuf::from);
-    std::fs::create_dir_all(&directory).unwrap();
-    let mut most = 0;
-    for part in 0..6 {
-        let path = directory.join(segments::name(Wall(REAL + part * 600 * S), 1));
-        let mut writer = Writer::create(&path).unwrap();
-        for i in part * 600..part * 600 + 600 {
-            let seen = if i == part * 600 {
-                let mut seen = told_anew(i, "b00t");
-                seen.log.retain(|line| line.at >= at(i.saturating_sub(2000)));
-                seen
-            } else {
-                second(i, 64)
-            };
-            writer.append(&seen).unwrap();
-            let log = std::fs::metadata(format!("{}-wal", path.display())).map_or(0, |meta| meta.len());
-            most = most.max(log);
-        }
-        writer.finish(&[]).unwrap();
-    }
-    println!("the log had {most} bytes at most, without a pause between appends");
-    for span in
-        [Span::Last(Duration::from_secs(120)), Span::Last(Duration::from_secs(600)), between(100, 700), Span::All]
-    {
-        let begun = Instant::now();
-        let seen = read(&directory, span);
-        println!("{span:?}: {:?}, {} looks, {:?}", begun.elapsed(), seen.core_times.len(), missing(&seen));
-    }
 }

@@ -1,6 +1,6 @@
 //! Dead memory cgroups in a recording: many of them, parts of them lost, and for people with only sqlite3.
 
-use crate::scratch::{churn, kernel_work, scan_of, second};
+use crate::scratch::{churn, kernel_work, scan_of, scratch_file, second};
 use coroner_evidence::recording::{PROBE, Writer, read};
 use coroner_evidence::{CgroupChurn, Charged, DeadBelow, Evidence, Hold, Time, ZombieMethod, ZombieScan};
 use rusqlite::Connection;
@@ -12,8 +12,7 @@ fn at() -> Time {
 }
 
 fn recorded(scans: Vec<ZombieScan>) -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (dir, path) = scratch_file();
     let mut writer = Writer::create(&path).unwrap();
     writer.append(&Evidence { zombie_scans: scans, ..second(0, 1) }).unwrap();
     writer.finish(&[]).unwrap();
@@ -130,8 +129,7 @@ fn an_invalid_row_costs_only_itself() {
 
 #[test]
 fn zombies_and_their_makers_can_be_read_with_sqlite3() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("a.coroner");
+    let (_dir, path) = scratch_file();
     let by_name = scan_of(at(), 300, 2, |i| format!("/ecs/ecs-agent-{i}"));
     let held = Charged { file: 3_000_000, kernel: None, ..Charged::default() };
     let by_parent = ZombieScan {

@@ -7,10 +7,9 @@ use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
+use std::{io, thread};
 
 /// Where `ip netns` keeps names.
 pub const NETNS_DIR: &str = "/run/netns";

@@ -3,7 +3,7 @@
 use super::{Need, PATIENCE, Scenario};
 use crate::actors;
 use crate::guard::{Cgroup, Child};
-use crate::node::{self, CoreTimes};
+use crate::node;
 use crate::stage::Stage;
 use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::Result;
@@ -31,14 +31,13 @@ fn perform(stage: &mut Stage) -> Result<()> {
         .forbid(&["core-saturated", "core-monopolised", "nic-core-starved", "memory-reclaim"]);
     stage.ready(&truth)?;
     let before = throttled.periods()?;
-    let (ran_before, cores_before) = (node::thread_times(throttled.spinner.pid())?.ran_ns, CoreTimes::now()?);
+    let ran_before = node::thread_times(throttled.spinner.pid())?.ran_ns;
     stage.hold(|| throttled.spinner.expect_running())?;
     let after = throttled.periods()?;
     stage.ended(json!({
         "periods": after.0 - before.0,
         "throttled_periods": after.1 - before.1,
         "ran_ms": super::ms(node::thread_times(throttled.spinner.pid())?.ran_ns - ran_before),
-        "busy_percent": CoreTimes::now()?.busy_percent_since(&cores_before),
     }))
 }
 

@@ -3,7 +3,7 @@
 use super::{PATIENCE, REAL_NS, Scenario};
 use crate::actors;
 use crate::guard::Child;
-use crate::node::{self, CoreTimes};
+use crate::node;
 use crate::stage::Stage;
 use crate::truth::Truth;
 use anyhow::{Context, Result};
@@ -39,9 +39,8 @@ pub const IDLE: Scenario = Scenario {
     needs: &[],
     perform: |stage| {
         stage.ready(&all_is_well(json!({})))?;
-        let before = CoreTimes::now()?;
         stage.hold(|| Ok(()))?;
-        stage.ended(json!({"busy_percent": CoreTimes::now()?.busy_percent_since(&before)}))
+        stage.ended(json!({}))
     },
 };
 
@@ -73,13 +72,12 @@ pub(super) fn hold_busy(stage: &mut Stage, cores: &[u32], more_facts: impl FnOnc
         facts["core"] = json!(core);
     }
     stage.ready(&all_is_well(more_facts(facts)))?;
-    let before = (CoreTimes::now()?, total(&threads)?);
+    let before = total(&threads)?;
     stage.hold(|| job.expect_running())?;
     let after = total(&threads)?;
     Ok(json!({
-        "busy_percent": CoreTimes::now()?.busy_percent_since(&before.0),
-        "ran_ms": super::ms(after.0 - before.1.0),
-        "waited_ms": super::ms(after.1 - before.1.1),
+        "ran_ms": super::ms(after.0 - before.0),
+        "waited_ms": super::ms(after.1 - before.1),
     }))
 }
 

@@ -4,7 +4,7 @@
 use super::steered::{Backlog, Steered, ksoftirqd_of};
 use super::{FIFO_PRIORITY, Need, PATIENCE, REAL_NS, Scenario, ms};
 use crate::guard::Child;
-use crate::node::{self, CoreTimes};
+use crate::node;
 use crate::stage::Stage;
 use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::Result;
@@ -53,7 +53,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
         .verdict(ExpectedVerdict::new("core-monopolised").or("core-saturated").by(&culprit).then("softnet-drop"))
         .forbid(&["nic-reset", "cpu-throttled", "memory-reclaim", "interrupt-storm"]);
     stage.ready(&truth)?;
-    let before = (node::thread_times(ksoftirqd)?, Backlog::of(core)?, CoreTimes::now()?);
+    let before = (node::thread_times(ksoftirqd)?, Backlog::of(core)?);
     stage.hold(|| running(&mut [&mut spinner, &mut sender, &mut path.receiver]))?;
     let (times, backlog) = (node::thread_times(ksoftirqd)?, Backlog::of(core)?);
     stage.ended(json!({
@@ -61,7 +61,6 @@ fn perform(stage: &mut Stage) -> Result<()> {
         "packets_received": backlog.processed - before.1.processed,
         "ksoftirqd_waited_ms": ms(times.waited_ns - before.0.waited_ns),
         "ksoftirqd_ran_ms": ms(times.ran_ns - before.0.ran_ns),
-        "busy_percent": CoreTimes::now()?.busy_percent_since(&before.2),
     }))
 }
 

@@ -4,7 +4,6 @@
 use super::{Need, PATIENCE, Scenario};
 use crate::actors;
 use crate::guard::{Cgroup, Child, Ext4Mount};
-use crate::node::CoreTimes;
 use crate::stage::Stage;
 use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::{Context, Result, ensure};
@@ -51,14 +50,13 @@ fn perform(stage: &mut Stage) -> Result<()> {
         .verdict(ExpectedVerdict::new("memory-reclaim").about("cgroup", &path).by(&path))
         .forbid(&["cpu-throttled", "core-monopolised", "nic-core-starved", "memcg-walk"]);
     stage.ready(&truth)?;
-    let (before, cores_before) = (job.hits()?, CoreTimes::now()?);
+    let before = job.hits()?;
     stage.hold(|| {
         ensure!(job.kills()? == 0, "the kernel killed a process in {path}: this must never happen");
         reader.expect_running()
     })?;
     stage.ended(json!({
         "limit_hits": job.hits()? - before, "kills": job.kills()?,
-        "busy_percent": CoreTimes::now()?.busy_percent_since(&cores_before),
     }))
 }
 

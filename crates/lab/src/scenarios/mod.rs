@@ -31,11 +31,10 @@ mod zombie_reclaim;
 mod zombies;
 mod zombies_pinned;
 
-use crate::actors;
 use crate::draw::Draw;
 use crate::guard::Child;
-use crate::node;
 use crate::stage::Stage;
+use crate::{actors, node};
 use anyhow::{Context, Result, bail};
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use super::{FIFO_PRIORITY, Need, PATIENCE, REAL_NS, Scenario, ms};
 use crate::actors;
 use crate::guard::{Child, Netns, ip};
-use crate::node::{self, CoreTimes, DeviceCounters, ThreadTimes};
+use crate::node::{self, DeviceCounters, ThreadTimes};
 use crate::stage::Stage;
 use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::{Context, Result};
@@ -43,11 +43,9 @@ fn perform(stage: &mut Stage) -> Result<()> {
         .verdict(ExpectedVerdict::new("core-monopolised").by(&culprit).then("core-saturated").then("nic-core-starved"))
         .forbid(&["nic-reset", "cpu-throttled", "memory-reclaim"]);
     stage.ready(&truth)?;
-    let (before, cores_before) = (wire.traffic()?, CoreTimes::now()?);
+    let before = wire.traffic()?;
     stage.hold(|| spinner.expect_running().and_then(|()| wire.flood.expect_running()))?;
-    let mut measured = wire.traffic()?.since(&before);
-    measured["busy_percent"] = json!(CoreTimes::now()?.busy_percent_since(&cores_before));
-    stage.ended(measured)
+    stage.ended(wire.traffic()?.since(&before))
 }
 
 /// A veth pair between two network namespaces, with traffic; the receiver's NAPI thread is pinned to one core.

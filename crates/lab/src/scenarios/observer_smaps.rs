@@ -3,7 +3,7 @@
 use super::{Need, PATIENCE, REAL_NS, Scenario, ms};
 use crate::actors;
 use crate::guard::Child;
-use crate::node::{self, CoreTimes};
+use crate::node;
 use crate::stage::Stage;
 use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::{Context, Result, ensure};
@@ -55,14 +55,13 @@ fn perform(stage: &mut Stage) -> Result<()> {
         .verdict(ExpectedVerdict::new("observer-cost").about("process", &culprit).by(&culprit).then("core-saturated"))
         .forbid(&["memory-reclaim", "cpu-throttled", "nic-reset", "huge-pages"]);
     stage.ready(&truth)?;
-    let before = (ticks(agent.pid())?, node::thread_times(agent.pid())?.ran_ns, CoreTimes::now()?);
+    let before = (ticks(agent.pid())?, node::thread_times(agent.pid())?.ran_ns);
     stage.hold(|| agent.expect_running().and_then(|()| job.expect_running()))?;
     let (user, system) = ticks(agent.pid())?;
     stage.ended(json!({
         "agent_ran_ms": ms(node::thread_times(agent.pid())?.ran_ns - before.1),
         "agent_user_ticks": user - before.0.0,
         "agent_system_ticks": system - before.0.1,
-        "busy_percent": CoreTimes::now()?.busy_percent_since(&before.2),
     }))
 }
 

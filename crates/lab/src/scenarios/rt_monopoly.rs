@@ -3,7 +3,7 @@
 use super::{FIFO_PRIORITY, Need, PATIENCE, REAL_NS, Scenario, ms};
 use crate::actors;
 use crate::guard::Child;
-use crate::node::{self, CoreTimes, ThreadTimes};
+use crate::node::{self, ThreadTimes};
 use crate::stage::Stage;
 use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::Result;
@@ -24,14 +24,12 @@ fn perform(stage: &mut Stage) -> Result<()> {
     truth.expect = monopoly.expected();
     stage.ready(&truth.forbid(&["cpu-throttled", "nic-reset", "memory-reclaim"]))?;
     let before = (monopoly.spinner_times()?, monopoly.victim_times()?);
-    let cores_before = CoreTimes::now()?;
     stage.hold(|| monopoly.expect_running())?;
     let (spinner, victim) = (monopoly.spinner_times()?, monopoly.victim_times()?);
     stage.ended(json!({
         "spinner_ran_ms": ms(spinner.ran_ns - before.0.ran_ns),
         "victim_ran_ms": ms(victim.ran_ns - before.1.ran_ns),
         "victim_waited_ms": ms(victim.waited_ns - before.1.waited_ns),
-        "busy_percent": CoreTimes::now()?.busy_percent_since(&cores_before),
     }))
 }
 

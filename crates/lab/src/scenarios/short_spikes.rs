@@ -3,7 +3,7 @@
 use super::{FIFO_PRIORITY, Need, PATIENCE, Scenario, ms};
 use crate::actors;
 use crate::guard::Child;
-use crate::node::{self, CoreTimes};
+use crate::node;
 use crate::stage::Stage;
 use crate::truth::Truth;
 use anyhow::Result;
@@ -46,14 +46,13 @@ fn perform(stage: &mut Stage) -> Result<()> {
     });
     let mistaken = ["core-saturated", "core-monopolised", "nic-core-starved", "cpu-throttled", "kernel-stall"];
     stage.ready(&Truth::new(facts).forbid(&mistaken).at_most("info"))?;
-    let before = (node::thread_times(spiker.pid())?, node::thread_times(victim.pid())?, CoreTimes::now()?);
+    let before = (node::thread_times(spiker.pid())?, node::thread_times(victim.pid())?);
     stage.hold(|| running(&mut spiker, &mut victim))?;
     let (spikes, victim) = (node::thread_times(spiker.pid())?, node::thread_times(victim.pid())?);
     stage.ended(json!({
         "spiker_ran_ms": ms(spikes.ran_ns - before.0.ran_ns),
         "victim_ran_ms": ms(victim.ran_ns - before.1.ran_ns),
         "victim_waited_ms": ms(victim.waited_ns - before.1.waited_ns),
-        "busy_percent": CoreTimes::now()?.busy_percent_since(&before.2),
     }))
 }
 

@@ -3,7 +3,6 @@
 use super::steered::{Backlog, Steered};
 use super::{Need, PATIENCE, Scenario};
 use crate::guard::Child;
-use crate::node::CoreTimes;
 use crate::stage::Stage;
 use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::{Context, Result};
@@ -59,7 +58,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
         .verdict(ExpectedVerdict::new("interrupt-storm").about("core", core.to_string()).then("softnet-drop"))
         .forbid(&["core-monopolised", "nic-reset", "cpu-throttled", "memory-reclaim"]);
     stage.ready(&truth)?;
-    let before = (SoftirqTime::of(core)?, Backlog::of(core)?, CoreTimes::now()?);
+    let before = (SoftirqTime::of(core)?, Backlog::of(core)?);
     stage.hold(|| {
         senders.iter_mut().try_for_each(Child::expect_running)?;
         path.receiver.expect_running()
@@ -69,7 +68,6 @@ fn perform(stage: &mut Stage) -> Result<()> {
         "softirq_percent": SoftirqTime::of(core)?.percent_since(&before.0),
         "packets_received": backlog.processed - before.1.processed,
         "packets_dropped": backlog.dropped - before.1.dropped,
-        "busy_percent": CoreTimes::now()?.busy_percent_since(&before.2),
     }))
 }
 

@@ -1,10 +1,9 @@
 //! A veth pair between two network namespaces, whose packets are received on one core (RPS).
 
 use super::PATIENCE;
-use crate::actors;
 use crate::guard::{Child, Netns, ip};
-use crate::node;
 use crate::stage::Stage;
+use crate::{actors, node};
 use anyhow::{Context, Result};
 use std::fs;
 

@@ -2,13 +2,12 @@
 
 use super::furniture::Furniture;
 use super::{Need, PATIENCE, systemd_root};
-use crate::actors;
 use crate::bus::Bus;
 use crate::guard::{Cgroup, Child, TmpfsMount, Visit};
 use crate::hierarchy::Hierarchy;
 use crate::live::lab_binary;
-use crate::node;
 use crate::stage::Stage;
+use crate::{actors, node};
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -66,12 +65,8 @@ impl SystemdNode {
             }
             Ok(child.filter(|&p| node::comm_of(p).as_deref() == Some("systemd")))
         })?;
-        let socket = PathBuf::from(format!("/proc/{leader}/root/run/dbus/system_bus_socket"));
-        let bus = stage.until("its bus answers", PATIENCE, || {
-            outer.expect_running()?;
-            Ok(Bus::connect(&socket).ok())
-        })?;
-        let address = format!("unix:path={}", socket.display());
+        let bus = Bus { leader };
+        let address = format!("unix:path=/proc/{leader}/root/run/dbus/system_bus_socket");
         let mut node = SystemdNode { bus, outer, _scratch: scratch, groups, leader, address, hostname, machine_id };
         stage.until("it has booted", PATIENCE, || {
             node.expect_running()?;

@@ -15,7 +15,7 @@ use super::zombies::{await_maker, tracked_memcgs};
 use super::{Need, PATIENCE, Scenario, ms};
 use crate::actors;
 use crate::guard::Cgroup;
-use crate::node::{self, CoreTimes};
+use crate::node;
 use crate::stage::Stage;
 use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::{Context, Result, ensure};
@@ -119,7 +119,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
         )
         .forbid(&["cpu-throttled", "memory-reclaim", "unit-churn"]);
     stage.ready(&truth)?;
-    let before = (wire.traffic()?, walker.times()?, node.restarts(&unit)?, CoreTimes::now()?);
+    let before = (wire.traffic()?, walker.times()?, node.restarts(&unit)?);
     stage.hold(|| {
         node.expect_running()?;
         walker.child.expect_running()?;
@@ -130,7 +130,6 @@ fn perform(stage: &mut Stage) -> Result<()> {
     measured["walker_system_ms"] = json!(ms(walker.times()?.0 - before.1.0));
     measured["restarts"] = json!(node.restarts(&unit)?.saturating_sub(before.2));
     measured["resets_logged"] = json!(driver.resets);
-    measured["busy_percent"] = json!(CoreTimes::now()?.busy_percent_since(&before.3));
     stage.ended(measured)
 }
 

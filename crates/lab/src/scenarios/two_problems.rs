@@ -3,7 +3,6 @@
 use super::cpu_throttle::Throttled;
 use super::rt_monopoly::Monopoly;
 use super::{Need, Scenario, ms};
-use crate::node::CoreTimes;
 use crate::stage::Stage;
 use crate::truth::{Expected, Truth};
 use anyhow::Result;
@@ -27,11 +26,10 @@ fn perform(stage: &mut Stage) -> Result<()> {
         .verdict(monopoly.verdict());
     truth.expect.extend(monopoly.expected());
     stage.ready(&truth.forbid(&["nic-core-starved", "nic-reset", "memory-reclaim", "unit-crashloop"]))?;
-    let (periods, victim, cores) = (throttled.periods()?, monopoly.victim_times()?, CoreTimes::now()?);
+    let (periods, victim) = (throttled.periods()?, monopoly.victim_times()?);
     stage.hold(|| throttled.spinner.expect_running().and_then(|()| monopoly.expect_running()))?;
     stage.ended(json!({
         "throttled_periods": throttled.periods()?.1 - periods.1,
         "victim_waited_ms": ms(monopoly.victim_times()?.waited_ns - victim.waited_ns),
-        "busy_percent": CoreTimes::now()?.busy_percent_since(&cores),
     }))
 }

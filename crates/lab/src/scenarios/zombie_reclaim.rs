@@ -9,7 +9,7 @@ use super::{Need, PATIENCE, REAL_NS, Scenario, ms};
 use crate::actors;
 use crate::draw::Draw;
 use crate::guard::Child;
-use crate::node::{self, CoreTimes};
+use crate::node;
 use crate::stage::Stage;
 use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::{Context, Result, ensure};
@@ -58,12 +58,11 @@ fn perform(stage: &mut Stage) -> Result<()> {
         )
         .forbid(&["cpu-throttled", "nic-core-starved", "memory-reclaim", "unit-crashloop"]);
     stage.ready(&truth)?;
-    let (before, cores_before) = (walker.times()?, CoreTimes::now()?);
+    let before = walker.times()?;
     stage.hold(|| walker.child.expect_running())?;
     let (system, user) = walker.times()?;
     stage.ended(json!({
         "pinned": graveyard.pinned()?, "walker_system_ms": ms(system - before.0), "walker_user_ms": ms(user - before.1),
-        "busy_percent": CoreTimes::now()?.busy_percent_since(&cores_before),
     }))
 }
 

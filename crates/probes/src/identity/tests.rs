@@ -1,6 +1,5 @@
 use super::*;
 use crate::test_tree::{link, write};
-use coroner_evidence::Time;
 use proptest::prelude::*;
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -104,19 +103,8 @@ fn hidden_processes_are_not_reported_as_stopped() {
 fn known_processes_are_not_read_again() {
     let dir = node();
     let mut evidence = Evidence::default();
-    evidence.processes.push(coroner_evidence::Process {
-        at: Time(0),
-        pid: 9,
-        started: 0,
-        ppid: 1,
-        comm: "crio".to_owned(),
-        command: None,
-        kernel: false,
-        memory_cgroup: None,
-        cpu_cgroup: None,
-        owner: Default::default(),
-        ray: None,
-    });
+    let crio = coroner_evidence::Process { pid: 9, ppid: 1, comm: "crio".to_owned(), ..Default::default() };
+    evidence.processes.push(crio);
     identify(&Root::at(dir.path()), &mut evidence);
     let node = evidence.node.unwrap();
     assert!(node.container_runtimes.iter().any(|s| s.name == "cri-o" && s.running == Some(true)));

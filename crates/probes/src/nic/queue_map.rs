@@ -94,7 +94,12 @@ impl Subject<'_> {
 pub fn map(subject: &Subject, files: &NodeFiles) -> Vec<NicQueue> {
     let mut map = Map { queues: Vec::new() };
     for (kind, queues) in [(QueueKind::Rx, &subject.queues.rx), (QueueKind::Tx, &subject.queues.tx)] {
-        map.queues.extend(queues.iter().map(|q| NicQueue { steering: q.steering.clone(), ..empty(kind, q.index) }));
+        map.queues.extend(queues.iter().map(|queue| NicQueue {
+            kind,
+            index: queue.index,
+            steering: queue.steering.clone(),
+            ..NicQueue::default()
+        }));
     }
     match subject.netdev {
         Some(netdev) => map.by_netlink(subject, netdev),
@@ -109,18 +114,8 @@ pub fn map(subject: &Subject, files: &NodeFiles) -> Vec<NicQueue> {
     map.queues
 }
 
-fn empty(kind: QueueKind, index: u32) -> NicQueue {
-    NicQueue {
-        kind,
-        index,
-        map: MapSource::Unmapped,
-        irq: None,
-        irq_cores: None,
-        napi_id: None,
-        napi_tid: None,
-        napi_cores: None,
-        steering: None,
-    }
+fn combined(index: u32) -> NicQueue {
+    NicQueue { kind: QueueKind::Combined, index, ..NicQueue::default() }
 }
 
 /// A thread outside our pid namespace: it polls the queue, but on an unknown core.
@@ -164,7 +159,7 @@ impl Map {
             }
         } else {
             for (napi, index) in unlinked.iter().filter(|n| subject.is_threaded(n)).zip(0..) {
-                let mut queue = empty(QueueKind::Combined, index);
+                let mut queue = combined(index);
                 tell(&mut queue, napi, MapSource::Netlink);
                 self.queues.push(queue);
             }
@@ -186,7 +181,7 @@ impl Map {
         left.extend(self.one_to_one(QueueKind::Rx, others));
         for ((id, tid), index) in left.into_iter().zip(0..) {
             let id = id.filter(|id| *id != 0);
-            let queue = empty(QueueKind::Combined, index);
+            let queue = combined(index);
             self.queues.push(NicQueue { napi_id: id, napi_tid: Some(tid), map: MapSource::Name, ..queue });
         }
     }
@@ -231,7 +226,7 @@ impl Map {
                     self.set(QueueKind::Rx, index, *irq);
                     self.set(QueueKind::Tx, index, *irq);
                     if !has_queues {
-                        let queue = empty(QueueKind::Combined, index);
+                        let queue = combined(index);
                         self.queues.push(NicQueue { irq: Some(*irq), map: MapSource::Name, ..queue });
                     }
                 }

@@ -1,11 +1,10 @@
 //! The header of an installed package in rpm's database (rpm's docs/manual/hregions.md, lib/header.c): two counts,
 //! an index of 16-byte entries (tag, type, offset, count; all big-endian), and the data they point into.
 
-use super::invalid;
+use super::{PathSet, invalid};
 use std::collections::HashMap;
 use std::io;
 
-use super::PathSet;
 use coroner_evidence::Package;
 
 const NAME: u32 = 1000;

@@ -58,7 +58,7 @@ struct KnownThread {
     told_in: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct KnownProcess {
     started: u64,
     name_hash: u64,
@@ -230,17 +230,8 @@ impl KnownTasks {
                 renamed
             }
             _ => {
-                let process = KnownProcess {
-                    started: stat.started,
-                    name_hash,
-                    titled,
-                    row_hash: None,
-                    environment: None,
-                    active_at: None,
-                    stuck_until: None,
-                    look: self.look,
-                    told_in: None,
-                };
+                let (started, look) = (stat.started, self.look);
+                let process = KnownProcess { started, name_hash, titled, look, ..KnownProcess::default() };
                 self.processes.insert(pid, process);
                 true
             }

@@ -472,7 +472,7 @@ fn a_new_process_is_described_by_the_next_hot_look() {
     assert!(!reader.has_process(pid), "forgotten once it is gone");
 }
 
-/// The limits allow for a busy machine; `examples/tasks.rs` measures the real cost.
+/// The limits allow for a busy machine; `cargo xtask bench` measures the real cost.
 #[test]
 fn looking_is_cheap() {
     let sleepers: Vec<Ended> = (0..200).map(|_| Ended(Command::new("sleep").arg("60").spawn().unwrap())).collect();

@@ -1,8 +1,7 @@
 //! Whether a unit is enabled, from files alone, with the same result as `systemctl is-enabled` (systemd's src/shared/install.c,
 //! unit_file_lookup_state).
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use coroner_evidence::Enablement;
 

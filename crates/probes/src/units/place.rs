@@ -2,11 +2,10 @@
 
 use std::os::unix::net::UnixStream;
 
-use coroner_evidence::Unit;
+use coroner_evidence::{CgroupMount, Evidence, Unit};
 
 use crate::Root;
 use crate::cgroups::mounts::{self, Hierarchy};
-use coroner_evidence::{CgroupMount, Evidence};
 
 /// In a unit with more processes the main process is not searched for.
 const MAX_SEARCHED: usize = 256;

@@ -3,8 +3,7 @@
 //! Properties are queried one by one, and only as needed: GetAll would send all 300 of a service, and for some of them PID 1 reads
 //! cgroup files or searches the disk. Each message costs, so questions that an earlier answer makes needless are skipped.
 
-use coroner_evidence::{Clocks, Wall};
-use coroner_evidence::{Time, Unit};
+use coroner_evidence::{Clocks, Time, Unit, Wall};
 
 use super::wire::Value;
 
@@ -247,45 +246,29 @@ fn replace(state: &mut String, value: &Value) {
 }
 
 fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::Text(text) if !text.is_empty() => Some((*text).to_owned()),
-        _ => None,
-    }
+    let Value::Text(text) = value else { return None };
+    (!text.is_empty()).then(|| (*text).to_owned())
 }
 
 fn texts(value: &Value) -> Vec<String> {
-    match value {
-        Value::Texts(texts) => texts.iter().map(|t| (*t).to_owned()).collect(),
-        _ => Vec::new(),
-    }
+    let Value::Texts(texts) = value else { return Vec::new() };
+    texts.iter().map(|t| (*t).to_owned()).collect()
 }
 
 fn bytes<'m>(value: &Value<'m>) -> Option<&'m [u8]> {
-    match value {
-        Value::Bytes(bytes) => Some(bytes),
-        _ => None,
-    }
+    if let Value::Bytes(bytes) = value { Some(bytes) } else { None }
 }
 
 fn flag(value: &Value) -> Option<bool> {
-    match value {
-        Value::Flag(flag) => Some(*flag),
-        _ => None,
-    }
+    if let Value::Flag(flag) = value { Some(*flag) } else { None }
 }
 
 fn number(value: &Value) -> Option<u64> {
-    match value {
-        Value::Unsigned(number) => Some(*number),
-        _ => None,
-    }
+    if let Value::Unsigned(number) = value { Some(*number) } else { None }
 }
 
 fn signed(value: &Value) -> Option<i64> {
-    match value {
-        Value::Signed(number) => Some(*number),
-        _ => None,
-    }
+    if let Value::Signed(number) = value { Some(*number) } else { None }
 }
 
 /// systemd counts µs; 0 and the maximum mean "never".

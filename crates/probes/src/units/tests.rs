@@ -326,29 +326,3 @@ fn lasting_blindness_is_reported_once() {
     peer.script.lock().unwrap().closes_after = Some(0);
     assert_eq!(look_with(&mut reader, Look::Changes).unseen.len(), 1);
 }
-
-/// Against a real systemd, on the bus in CORONER_TEST_BUS.
-#[test]
-#[ignore = "needs the address of a bus with systemd"]
-fn units_of_a_real_systemd() {
-    let bus = std::env::var("CORONER_TEST_BUS").expect("CORONER_TEST_BUS=unix:path=…");
-    let mut reader = UnitReader::new(Root::live(), Some(bus));
-    let mut look = |look: Look| {
-        let mut evidence = Evidence::default();
-        let cpu = crate::root::own_cpu();
-        reader.start(crate::root::now(), look);
-        assert!(reader.collect(LONG, &mut evidence));
-        let cpu = crate::root::own_cpu() - cpu;
-        eprintln!("look: {:?}, our CPU {cpu:?}, {} units, {:?}", reader.took(), evidence.units.len(), evidence.unseen);
-        evidence
-    };
-    let first = look(Look::All);
-    std::thread::sleep(Duration::from_secs(3));
-    let looks = [("first", first), ("changes", look(Look::Changes)), ("last", look(Look::All))];
-    for (what, evidence) in &looks {
-        for unit in evidence.units.iter().filter(|u| !u.name.starts_with("bench-") || u.name.ends_with("-7.service")) {
-            eprintln!("  {what} {unit:?}");
-        }
-    }
-    assert!(!looks[0].1.units.is_empty());
-}

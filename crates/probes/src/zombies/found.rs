@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::jiffies::Timing;
-use super::slots::{CssPlace, SlotRecord, WalkCounts};
+use super::slots::{CssPlace, Dead, SlotRecord, WalkCounts};
 use coroner_evidence::{Born, Charged, Zombie};
 
 /// One buffer for all names and a sorted list for lookups: tens of thousands of small strings and hashes would cost more than
@@ -26,30 +26,21 @@ struct Name {
 
 #[derive(Debug)]
 struct Corpse {
-    place: CssPlace,
-    parent: u64,
-    id: u64,
-    references: Option<u64>,
-    file: u64,
-    swap_backed: u64,
-    unevictable: u64,
-    kernel_charged: u64,
-    swap: u64,
-    pressure_jiffies: u64,
-    directory_lives: bool,
+    /// Without its name.
+    told: Dead<'static>,
     gone: bool,
     name: Name,
 }
 
 impl Corpse {
     fn add_pages(&mut self, file: u64, swap_backed: u64, unevictable: u64) {
-        self.file = self.file.saturating_add(file);
-        self.swap_backed = self.swap_backed.saturating_add(swap_backed);
-        self.unevictable = self.unevictable.saturating_add(unevictable);
+        self.told.file = self.told.file.saturating_add(file);
+        self.told.swap_backed = self.told.swap_backed.saturating_add(swap_backed);
+        self.told.unevictable = self.told.unevictable.saturating_add(unevictable);
     }
 
     fn pages(&self) -> u64 {
-        self.file.saturating_add(self.swap_backed).saturating_add(self.unevictable)
+        self.told.file.saturating_add(self.told.swap_backed).saturating_add(self.told.unevictable)
     }
 }
 
@@ -58,25 +49,11 @@ impl FoundDead {
         match told {
             SlotRecord::Dead(dead) => {
                 let name = self.keep(dead.name);
-                self.dead.push(Corpse {
-                    place: dead.place,
-                    parent: dead.parent,
-                    id: dead.id,
-                    references: dead.references,
-                    file: dead.file,
-                    swap_backed: dead.swap_backed,
-                    unevictable: dead.unevictable,
-                    kernel_charged: dead.kernel_charged,
-                    swap: dead.swap,
-                    pressure_jiffies: dead.pressure_jiffies,
-                    directory_lives: dead.directory_lives,
-                    gone: false,
-                    name,
-                });
+                self.dead.push(Corpse { told: Dead { name: &[], ..dead }, gone: false, name });
             }
             SlotRecord::More { serial, file, swap_backed, unevictable } => {
                 // It follows the record it belongs to.
-                let last = self.dead.last_mut().filter(|c| c.place.serial == serial);
+                let last = self.dead.last_mut().filter(|c| c.told.place.serial == serial);
                 if let Some(corpse) = last {
                     corpse.add_pages(file, swap_backed, unevictable);
                 }
@@ -105,10 +82,8 @@ impl FoundDead {
         if let SlotRecord::Dead(dead) = told
             && let Some(corpse) = self.corpse(dead.place.serial)
         {
-            corpse.references = dead.references;
-            (corpse.file, corpse.swap_backed) = (dead.file, dead.swap_backed);
-            (corpse.unevictable, corpse.kernel_charged) = (dead.unevictable, dead.kernel_charged);
-            corpse.swap = dead.swap;
+            let Dead { place, parent, id, pressure_jiffies, directory_lives, .. } = corpse.told;
+            corpse.told = Dead { place, parent, id, pressure_jiffies, directory_lives, name: &[], ..*dead };
         }
     }
 
@@ -124,32 +99,32 @@ impl FoundDead {
     }
 
     fn place_of(&self, serial: u64) -> Option<usize> {
-        self.dead.binary_search_by_key(&serial, |c| c.place.serial).ok()
+        self.dead.binary_search_by_key(&serial, |c| c.told.place.serial).ok()
     }
 
     /// Call when the walk is over. Drops duplicates, though the walk should send none.
     pub fn sort(&mut self) {
-        self.dead.sort_by_key(|c| c.place.serial);
-        self.dead.dedup_by(|later, earlier| later.place.serial == earlier.place.serial);
+        self.dead.sort_by_key(|c| c.told.place.serial);
+        self.dead.dedup_by(|later, earlier| later.told.place.serial == earlier.told.place.serial);
     }
 
     /// Those without a page on an LRU list or a dead child: they may be about to be freed.
     pub fn suspects(&self) -> Vec<CssPlace> {
-        let mut parents: Vec<u64> = self.dead.iter().map(|c| c.parent).collect();
+        let mut parents: Vec<u64> = self.dead.iter().map(|c| c.told.parent).collect();
         parents.dedup();
         parents.sort_unstable();
-        let is_parent = |c: &Corpse| parents.binary_search(&c.place.serial).is_ok();
+        let is_parent = |c: &Corpse| parents.binary_search(&c.told.place.serial).is_ok();
         self.dead
             .iter()
-            .filter(|c| c.references == Some(0) || (c.pages() == 0 && !is_parent(c)))
-            .map(|c| c.place)
+            .filter(|c| c.told.references == Some(0) || (c.pages() == 0 && !is_parent(c)))
+            .map(|c| c.told.place)
             .collect()
     }
 
     /// Drops those that are gone or have no reference left (only the kernel's cleanup is pending). Returns how many.
     pub fn let_go(&mut self) -> u64 {
         let before = self.dead.len();
-        self.dead.retain(|c| !c.gone && c.references != Some(0));
+        self.dead.retain(|c| !c.gone && c.told.references != Some(0));
         (before - self.dead.len()) as u64
     }
 
@@ -160,14 +135,14 @@ impl FoundDead {
         // Siblings are mostly adjacent.
         let mut parent = (0, false);
         for corpse in &self.dead {
-            if parent.0 != corpse.parent {
-                parent = (corpse.parent, self.place_of(corpse.parent).is_some());
+            if parent.0 != corpse.told.parent {
+                parent = (corpse.told.parent, self.place_of(corpse.told.parent).is_some());
             }
             if !parent.1 {
                 continue;
             }
-            let (pages, children) = below.entry(corpse.parent).or_default();
-            *pages = pages.saturating_add(corpse.kernel_charged);
+            let (pages, children) = below.entry(corpse.told.parent).or_default();
+            *pages = pages.saturating_add(corpse.told.kernel_charged);
             *children += 1;
         }
         let knows_kernel = counts.knows_kernel_memory && !counts.unified;
@@ -178,8 +153,12 @@ impl FoundDead {
         let mut births = vec![None; self.dead.len()];
         let mut earliest = u64::MAX;
         for (corpse, birth) in self.dead.iter().zip(&mut births).rev() {
-            if corpse.pressure_jiffies != 0 {
-                earliest = if counts.unified { earliest.min(corpse.pressure_jiffies) } else { corpse.pressure_jiffies };
+            if corpse.told.pressure_jiffies != 0 {
+                earliest = if counts.unified {
+                    earliest.min(corpse.told.pressure_jiffies)
+                } else {
+                    corpse.told.pressure_jiffies
+                };
                 *birth = timing.map(|t| Born { at: t.at(earliest), exact: !counts.unified });
             }
         }
@@ -192,32 +171,32 @@ impl FoundDead {
             .map(|(c, born)| {
                 // A dead memcg's counter keeps the charge of kernel memory that was moved to the parent (obj_cgroup, 5.9). Only
                 // memory that also holds a reference is really held.
-                let of_below = if below.is_empty() { None } else { below.get(&c.place.serial) };
+                let of_below = if below.is_empty() { None } else { below.get(&c.told.place.serial) };
                 let (of_children, children) = of_below.copied().unwrap_or_default();
-                let own = c.kernel_charged.saturating_sub(of_children);
+                let own = c.told.kernel_charged.saturating_sub(of_children);
                 // All its swap together holds one reference: that of the memcg's id.
-                let accounted = c.pages().saturating_add(children).saturating_add(u64::from(c.swap > 0));
-                let unlisted = c.references.map(|r| r.saturating_sub(accounted));
+                let accounted = c.pages().saturating_add(children).saturating_add(u64::from(c.told.swap > 0));
+                let unlisted = c.told.references.map(|r| r.saturating_sub(accounted));
                 Zombie {
-                    id: c.id,
-                    path: paths.below(c.parent, c.name),
-                    references: c.references,
+                    id: c.told.id,
+                    path: paths.below(c.told.parent, c.name),
+                    references: c.told.references,
                     held: Charged {
-                        file: bytes(c.file),
-                        swap_backed: bytes(c.swap_backed),
-                        unevictable: bytes(c.unevictable),
+                        file: bytes(c.told.file),
+                        swap_backed: bytes(c.told.swap_backed),
+                        unevictable: bytes(c.told.unevictable),
                         anonymous: None,
                         shmem: None,
                         kernel: unlisted.filter(|_| knows_kernel).map(|u| bytes(u.min(own))),
-                        swap: counts.knows_swap.then(|| bytes(c.swap)),
+                        swap: counts.knows_swap.then(|| bytes(c.told.swap)),
                     },
                     born,
-                    directory_lives: c.directory_lives,
-                    serial: c.place.serial,
+                    directory_lives: c.told.directory_lives,
+                    serial: c.told.place.serial,
                 }
             })
             .collect();
-        (zombies, self.dead.iter().map(|c| c.place).collect())
+        (zombies, self.dead.iter().map(|c| c.told.place).collect())
     }
 }
 
@@ -236,7 +215,8 @@ struct Paths<'f> {
 
 impl<'f> Paths<'f> {
     fn new(found: &'f FoundDead) -> Paths<'f> {
-        let parents = found.dead.iter().map(|c| c.parent).chain(found.ancestors.values().map(|(parent, _)| *parent));
+        let parents =
+            found.dead.iter().map(|c| c.told.parent).chain(found.ancestors.values().map(|(parent, _)| *parent));
         Paths { found, root: parents.min().unwrap_or(0), known: HashMap::new(), last: None }
     }
 
@@ -275,7 +255,7 @@ impl<'f> Paths<'f> {
                 break;
             }
             let dead = self.found.place_of(at).and_then(|i| self.found.dead.get(i));
-            let up = dead.map(|c| (c.parent, c.name)).or_else(|| self.found.ancestors.get(&at).copied());
+            let up = dead.map(|c| (c.told.parent, c.name)).or_else(|| self.found.ancestors.get(&at).copied());
             let Some((parent, name)) = up else {
                 // It was freed during the walk, and its own parents are unknown.
                 if at != self.root {
@@ -299,7 +279,6 @@ impl<'f> Paths<'f> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::slots::Dead;
     use super::*;
     use proptest::prelude::*;
 
@@ -357,8 +336,9 @@ mod tests {
             found.add(told);
         }
         found.sort();
-        let pages =
-            |found: &FoundDead| found.dead.iter().map(|c| (c.file, c.swap_backed, c.unevictable)).collect::<Vec<_>>();
+        let pages = |found: &FoundDead| {
+            found.dead.iter().map(|c| (c.told.file, c.told.swap_backed, c.told.unevictable)).collect::<Vec<_>>()
+        };
         assert_eq!(pages(&found), [(8, 3, 4)]);
         for told in [SlotRecord::Dead(dead(9, 1, "a")), more(1)] {
             found.update(&told);

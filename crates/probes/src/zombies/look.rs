@@ -118,12 +118,11 @@ pub(crate) fn by_name(scan: Scan) -> ZombieScan {
         dead: Some(scan.zombies.len() as u64),
         leaving: scan.leaving,
         zombies: scan.zombies,
-        below: Vec::new(),
         files,
         holds,
         files_unseen,
         truncated: scan.truncated,
-        instead_of: Vec::new(),
+        ..ZombieScan::default()
     }
 }
 
@@ -195,7 +194,8 @@ impl fmt::Display for Lines {
     }
 }
 
-/// The result of a method without BPF.
+/// The result of a method without BPF; by default of the last resort, [`ZombieMethod::Count`].
+#[derive(Default)]
 struct Seen {
     method: ZombieMethod,
     version: u8,
@@ -246,25 +246,12 @@ fn by_files(options: &LookOptions, mut instead_of: Vec<TriedInVain>, evidence: &
         }
         Err(why) => {
             let how = "run on the host, or mount its /sys/fs/cgroup into the container".to_owned();
-            instead_of.push(TriedInVain {
-                method: "cgroup-stat".to_owned(),
-                why: why.clone(),
-                how_to_see: how.clone(),
-            });
-            instead_of.push(TriedInVain {
-                method: "memory-stat".to_owned(),
-                why: why.clone(),
-                how_to_see: how.clone(),
-            });
+            for method in [ZombieMethod::CgroupStat, ZombieMethod::MemoryStat] {
+                instead_of.push(in_vain(method, why.clone(), &how));
+            }
             let tracked = count::tracked(root).unwrap_or_default();
             let count = Count { tracked, why_not: Some((why, how)), ..Count::default() };
-            Seen {
-                method: ZombieMethod::Count,
-                version: count::version(root),
-                count,
-                below: Vec::new(),
-                truncated: Vec::new(),
-            }
+            Seen { version: count::version(root), count, ..Seen::default() }
         }
     };
     if let Some((why, how)) = &seen.count.why_not {
@@ -277,6 +264,10 @@ fn by_files(options: &LookOptions, mut instead_of: Vec<TriedInVain>, evidence: &
     Some(told(seen, at, started.elapsed(), instead_of))
 }
 
+fn in_vain(method: ZombieMethod, why: String, how_to_see: &str) -> TriedInVain {
+    TriedInVain { method: method.as_str().to_owned(), why, how_to_see: how_to_see.to_owned() }
+}
+
 fn told(seen: Seen, at: Time, took: Duration, instead_of: Vec<TriedInVain>) -> ZombieScan {
     ZombieScan {
         at,
@@ -286,14 +277,11 @@ fn told(seen: Seen, at: Time, took: Duration, instead_of: Vec<TriedInVain>) -> Z
         tracked: seen.count.tracked,
         live: seen.count.live,
         dead: seen.count.dead,
-        leaving: 0,
-        zombies: Vec::new(),
         below: seen.below,
-        files: Vec::new(),
-        holds: Vec::new(),
         files_unseen: instead_of.first().map(|tried| tried.why.clone()),
         truncated: (!seen.truncated.is_empty()).then(|| seen.truncated.join("; ")),
         instead_of,
+        ..ZombieScan::default()
     }
 }
 
@@ -303,8 +291,8 @@ fn v2(root: &Root, ground: &Ground<'_>, instead_of: &mut Vec<TriedInVain>, notes
     let found = match v2_counts::look(ground, dangerous.is_none()) {
         Ok(found) => found,
         Err(why) => {
-            let how_to_see = "use Linux 4.14 or later, with a readable cgroup file system".to_owned();
-            instead_of.push(TriedInVain { method: ZombieMethod::CgroupStat.as_str().to_owned(), why, how_to_see });
+            let how = "use Linux 4.14 or later, with a readable cgroup file system";
+            instead_of.push(in_vain(ZombieMethod::CgroupStat, why, how));
             let first = count::count(root, ground.memory, ground.top, ground.until);
             return by_count(first, root, ground, notes);
         }
@@ -350,11 +338,9 @@ fn v2(root: &Root, ground: &Ground<'_>, instead_of: &mut Vec<TriedInVain>, notes
 }
 
 fn v1(root: &Root, ground: &Ground<'_>, instead_of: &mut Vec<TriedInVain>, notes: &mut Notes<'_>) -> Seen {
-    instead_of.push(TriedInVain {
-        method: ZombieMethod::CgroupStat.as_str().to_owned(),
-        why: "the memory controller is on cgroup v1, which counts dead cgroups only for the whole node".to_owned(),
-        how_to_see: "switch to cgroup v2 (boot with systemd.unified_cgroup_hierarchy=1)".to_owned(),
-    });
+    let why = "the memory controller is on cgroup v1, which counts dead cgroups only for the whole node".to_owned();
+    let how = "switch to cgroup v2 (boot with systemd.unified_cgroup_hierarchy=1)";
+    instead_of.push(in_vain(ZombieMethod::CgroupStat, why, how));
     let count = count::count(root, ground.memory, ground.top, ground.until);
     let sums = match why_not_read_sums(root, count::tracked(root).unwrap_or_default()) {
         Some(why) => Err((why, "use Linux 5.2 or later")),
@@ -364,11 +350,7 @@ fn v1(root: &Root, ground: &Ground<'_>, instead_of: &mut Vec<TriedInVain>, notes
     match sums {
         Err((why, how)) => {
             notes.held("dead memory cgroups", why.clone());
-            instead_of.push(TriedInVain {
-                method: ZombieMethod::MemoryStat.as_str().to_owned(),
-                why,
-                how_to_see: how.to_owned(),
-            });
+            instead_of.push(in_vain(ZombieMethod::MemoryStat, why, how));
         }
         Ok(found) => {
             notes.not_by_parent();
@@ -404,13 +386,7 @@ fn by_count(mut count: Count, root: &Root, ground: &Ground<'_>, notes: &mut Note
     if ground.memory.version == 2 && count.dead.is_some_and(|dead| dead > 0) {
         notes.any_kind(0);
     }
-    Seen {
-        method: ZombieMethod::Count,
-        version: ground.memory.version,
-        count,
-        below: Vec::new(),
-        truncated: Vec::new(),
-    }
+    Seen { version: ground.memory.version, count, ..Seen::default() }
 }
 
 fn part(memory: &Hierarchy) -> String {

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Instant;
 
 use super::ScanOptions;
@@ -12,6 +11,8 @@ use super::mounted::Mounts;
 use super::slots::{self, CssPlace, ITEMS, SlotRecord};
 use crate::Root;
 use coroner_evidence::{Hold, PinningFile, Zombie};
+/// Cheap, but keyed: users can choose inode numbers (FUSE), so it must not be predictable.
+use foldhash::fast::RandomState as Keyed;
 
 /// The files whose pages are charged to dead memcgs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -271,49 +272,6 @@ impl Gathered {
 
 fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
-}
-
-/// A cheap keyed hash. Users can choose inode numbers (FUSE), so it must not be predictable.
-#[derive(Debug, Clone)]
-struct Keyed(u64);
-
-impl Default for Keyed {
-    fn default() -> Keyed {
-        Keyed(RandomState::new().hash_one(0) | 1)
-    }
-}
-
-impl BuildHasher for Keyed {
-    type Hasher = KeyedHash;
-
-    fn build_hasher(&self) -> KeyedHash {
-        KeyedHash { state: self.0, key: self.0 }
-    }
-}
-
-struct KeyedHash {
-    state: u64,
-    key: u64,
-}
-
-impl Hasher for KeyedHash {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|b| self.write_u64(u64::from(*b)));
-    }
-
-    fn write_u32(&mut self, n: u32) {
-        self.write_u64(u64::from(n));
-    }
-
-    /// Mixes both halves of the 128-bit product, so that the key stays secret.
-    fn write_u64(&mut self, n: u64) {
-        let product = u128::from(self.state ^ n).wrapping_mul(u128::from(self.key ^ 0x9e37_79b9_7f4a_7c15));
-        self.state = (product as u64 ^ (product >> 64) as u64).wrapping_add(self.key);
-    }
-
-    fn finish(&self) -> u64 {
-        self.state
-    }
 }
 
 /// The kernel's own dev_t (include/linux/kdev_t.h).

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use crate::model::folded::root_label;
-use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, FoldedStacks, StrId, label};
+use crate::model::{Dictionary, EventId, FoldedStacks, Seeded, StrId, label};
 use crate::views::{Owner, StackSums};
 
 /// Folds sums.

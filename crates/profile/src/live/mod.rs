@@ -18,8 +18,7 @@ use std::path::Path;
 use coroner_evidence::perf::{Attr, HEADER, record_header};
 
 use crate::import::ImportReport;
-use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, Sample};
+use crate::model::{Dictionary, EventId, Sample, Seeded};
 use crate::records::Limits;
 use crate::records::order::Order;
 use crate::records::work::{Events, Work};

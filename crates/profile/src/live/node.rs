@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::model::hash::Seeded;
+use crate::model::Seeded;
 use crate::records::Beyond;
 use crate::records::space::{Mapping, Tasks};
 use crate::symbols::{Budget, RecordedKernel, build_id_of};

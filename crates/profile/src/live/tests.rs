@@ -40,13 +40,15 @@ fn exec(pid: u32, name: &[u8; 8], time: u64) -> Vec<u8> {
     record(3, 1 << 13, &[ids(pid, pid), u64::from_ne_bytes(*name), ids(pid, pid), time, 0])
 }
 
+fn write(node: &tempfile::TempDir, path: &str, text: &str) {
+    let path = node.path().join(path);
+    fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+    fs::write(path, text).expect("a file");
+}
+
 fn node() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
-    let write = |path: &str, text: &str| {
-        let path = dir.path().join(path);
-        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
-        fs::write(path, text).expect("a file");
-    };
+    let write = |path: &str, text: &str| write(&dir, path, text);
     write("proc/kallsyms", "ffffffff81000000 T _text\nffffffff81000100 t schedule\nffffffff81000200 T _etext\n");
     write("proc/7/maps", "1000-2000 r-xp 00000000 fe:00 4711    /opt/old\n3000-4000 rw-p 00000000 00:00 0 \n");
     write("proc/7/cgroup", "4:memory:/kubepods/pod1\n0::/\n");
@@ -97,11 +99,7 @@ fn an_older_process_is_queried_and_its_child_inherits() {
 #[test]
 fn a_new_kernel_thread_has_its_own_name() {
     let node = node();
-    let write = |path: &str, text: &str| {
-        let path = node.path().join(path);
-        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
-        fs::write(path, text).expect("a file");
-    };
+    let write = |path: &str, text: &str| write(&node, path, text);
     write("proc/2/task/2/comm", "kthreadd\n");
     write("proc/2/maps", "");
     write("proc/900/task/900/comm", "napi/eth0-261\n");

@@ -1,6 +1,8 @@
 //! Interning tables: one small number per distinct value.
 
-use super::hash;
+use std::hash::{BuildHasher, Hash};
+
+use foldhash::quality::RandomState;
 
 /// Slots of an open-addressing table. 0 is free; otherwise the low half holds the id plus one and the high half a tag of the hash.
 /// The tag also gives the preferred slot, so growing the table need not hash its values again.
@@ -79,7 +81,7 @@ pub struct StrId(pub u32);
 /// Interned strings. Id 0 is the empty string.
 #[derive(Clone, Debug)]
 pub struct Strings {
-    seed: u64,
+    seed: RandomState,
     slots: Slots,
     text: String,
     ends: Vec<usize>,
@@ -88,7 +90,7 @@ pub struct Strings {
 impl Default for Strings {
     fn default() -> Strings {
         let mut strings =
-            Strings { seed: hash::random_seed(), slots: Slots::new(), text: String::new(), ends: Vec::new() };
+            Strings { seed: RandomState::default(), slots: Slots::new(), text: String::new(), ends: Vec::new() };
         strings.intern("");
         strings
     }
@@ -98,7 +100,7 @@ impl Strings {
     pub const EMPTY: StrId = StrId(0);
 
     pub fn intern(&mut self, text: &str) -> StrId {
-        let h = hash::bytes(self.seed, text.as_bytes());
+        let h = self.seed.hash_one(text);
         if let Some(id) = self.slots.find(h, |id| self.get(StrId(id)) == text) {
             return StrId(id);
         }
@@ -115,7 +117,7 @@ impl Strings {
     }
 
     pub fn find(&self, text: &str) -> Option<StrId> {
-        self.slots.find(hash::bytes(self.seed, text.as_bytes()), |id| self.get(StrId(id)) == text).map(StrId)
+        self.slots.find(self.seed.hash_one(text), |id| self.get(StrId(id)) == text).map(StrId)
     }
 
     pub fn get(&self, id: StrId) -> &str {
@@ -145,44 +147,6 @@ fn span<'a>(text: &'a str, ends: &[usize], id: u32) -> &'a str {
     &text[start..ends[id as usize]]
 }
 
-/// Interned byte strings.
-#[derive(Clone, Debug)]
-pub struct ByteTable {
-    seed: u64,
-    slots: Slots,
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-}
-
-impl Default for ByteTable {
-    fn default() -> ByteTable {
-        ByteTable { seed: hash::random_seed(), slots: Slots::new(), bytes: Vec::new(), ends: Vec::new() }
-    }
-}
-
-impl ByteTable {
-    #[inline]
-    pub fn find(&self, key: &[u8]) -> Option<u32> {
-        let (bytes, ends) = (&self.bytes, &self.ends);
-        self.slots.find(hash::bytes(self.seed, key), |id| piece(bytes, ends, id) == key)
-    }
-
-    /// Adds a key that [`ByteTable::find`] did not find. Ids count from 0.
-    pub fn add(&mut self, key: &[u8]) -> u32 {
-        let id = self.ends.len() as u32;
-        self.bytes.extend_from_slice(key);
-        self.ends.push(self.bytes.len());
-        self.slots.add(hash::bytes(self.seed, key), id);
-        id
-    }
-}
-
-#[inline(always)]
-fn piece<'a>(bytes: &'a [u8], ends: &[usize], id: u32) -> &'a [u8] {
-    let start = if id == 0 { 0 } else { ends[id as usize - 1] };
-    &bytes[start..ends[id as usize]]
-}
-
 /// A lookup whose candidate has not been compared yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Looked {
@@ -190,64 +154,74 @@ pub struct Looked {
     slot: u64,
 }
 
-/// Interned runs of words (ids, numbers).
+/// Interned runs of bytes or words (ids, numbers). Ids count from 0.
 #[derive(Clone, Debug)]
-pub struct WordTable {
-    seed: u64,
+pub struct Runs<T> {
+    seed: RandomState,
     slots: Slots,
-    words: Vec<u32>,
+    items: Vec<T>,
     ends: Vec<usize>,
 }
 
-impl Default for WordTable {
-    fn default() -> WordTable {
-        WordTable { seed: hash::random_seed(), slots: Slots::new(), words: Vec::new(), ends: Vec::new() }
+pub type ByteTable = Runs<u8>;
+pub type WordTable = Runs<u32>;
+
+impl<T> Default for Runs<T> {
+    fn default() -> Runs<T> {
+        Runs { seed: RandomState::default(), slots: Slots::new(), items: Vec::new(), ends: Vec::new() }
     }
 }
 
-impl WordTable {
+impl<T: Copy + Eq + Hash> Runs<T> {
+    #[inline]
+    pub fn find(&self, key: &[T]) -> Option<u32> {
+        self.slots.find(self.seed.hash_one(key), |id| self.get(id) == key)
+    }
+
+    /// Adds a key that [`Runs::find`] did not find.
+    pub fn add(&mut self, key: &[T]) -> u32 {
+        let id = self.ends.len() as u32;
+        self.items.extend_from_slice(key);
+        self.ends.push(self.items.len());
+        self.slots.add(self.seed.hash_one(key), id);
+        id
+    }
+
     /// The id of `key`, and whether it was added.
     #[inline]
-    pub fn intern(&mut self, key: &[u32]) -> (u32, bool) {
-        let h = hash::ids(self.seed, key);
-        let (words, ends) = (&self.words, &self.ends);
-        if let Some(id) = self.slots.find(h, |id| run(words, ends, id) == key) {
-            return (id, false);
-        }
-        let id = self.ends.len() as u32;
-        self.words.extend_from_slice(key);
-        self.ends.push(self.words.len());
-        self.slots.add(h, id);
-        (id, true)
+    pub fn intern(&mut self, key: &[T]) -> (u32, bool) {
+        self.find(key).map_or_else(|| (self.add(key), true), |id| (id, false))
     }
 
     /// Hashes `key` and reads its slot, without comparing.
     #[inline(always)]
-    pub fn look(&self, key: &[u32]) -> Looked {
-        let hash = hash::ids(self.seed, key);
+    pub fn look(&self, key: &[T]) -> Looked {
+        let hash = self.seed.hash_one(key);
         Looked { hash, slot: self.slots.slots[self.slots.place(tag(hash))] }
     }
 
-    /// Completes a [`WordTable::look`]. Keys may have been added since.
+    /// Completes a [`Runs::look`]. Keys may have been added since.
     #[inline(always)]
-    pub fn intern_looked(&mut self, key: &[u32], looked: Looked) -> (u32, bool) {
+    pub fn intern_looked(&mut self, key: &[T], looked: Looked) -> (u32, bool) {
         let Looked { hash, slot } = looked;
         if slot != 0 && tag(slot) == tag(hash) {
             let id = slot as u32 - 1;
-            if run(&self.words, &self.ends, id) == key {
+            if self.get(id) == key {
                 return (id, false);
             }
         }
         self.intern(key)
     }
 
-    pub fn get(&self, id: u32) -> &[u32] {
-        run(&self.words, &self.ends, id)
+    #[inline(always)]
+    pub fn get(&self, id: u32) -> &[T] {
+        let start = if id == 0 { 0 } else { self.ends[id as usize - 1] };
+        &self.items[start..self.ends[id as usize]]
     }
 
     /// What it takes of memory.
     pub fn held_bytes(&self) -> usize {
-        self.slots.held_bytes() + self.words.capacity() * 4 + self.ends.capacity() * size_of::<usize>()
+        self.slots.held_bytes() + self.items.capacity() * size_of::<T>() + self.ends.capacity() * size_of::<usize>()
     }
 
     pub fn len(&self) -> usize {
@@ -257,12 +231,6 @@ impl WordTable {
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
-}
-
-#[inline(always)]
-fn run<'a>(words: &'a [u32], ends: &[usize], id: u32) -> &'a [u32] {
-    let start = if id == 0 { 0 } else { ends[id as usize - 1] };
-    &words[start..ends[id as usize]]
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 mod dictionary;
 pub mod folded;
 mod frames;
-pub mod hash;
 mod intern;
 pub mod label;
 mod profile;
@@ -13,6 +12,8 @@ mod stacks;
 pub use coroner_evidence::recording::profile::ProfileClock as Clock;
 pub use dictionary::{Dictionary, Event, EventId, Task, TaskId};
 pub use folded::FoldedStacks;
+/// A fast hash with a random seed, so that no file can make a table degenerate.
+pub use foldhash::fast::RandomState as Seeded;
 pub use frames::{FileOffset, Frame, FrameId, FramePlace, Frames};
 pub use intern::{ByteTable, StrId, Strings, WordTable};
 pub use profile::Profile;

@@ -8,8 +8,9 @@ use coroner_evidence::recording::profile::{FrameRow, Names, ProfileReader, Sampl
 use super::PLACES;
 use super::places::Places;
 use crate::import::{ImportReport, OddityKind};
-use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, Frame, FrameId, FramePlace, Sample, StackId, StrId, Strings, Task, TaskId};
+use crate::model::{
+    Dictionary, EventId, Frame, FrameId, FramePlace, Sample, Seeded, StackId, StrId, Strings, Task, TaskId,
+};
 
 /// How many stacks of a file are kept. Each takes twelve bytes here, and a file could claim any number.
 const MAX_STACKS: usize = 1 << 24;

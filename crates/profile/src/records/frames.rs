@@ -6,8 +6,9 @@ use coroner_evidence::perf::sample::CONTEXT;
 
 use super::Limits;
 use super::space::{Dso, Tasks};
-use crate::model::hash::Seeded;
-use crate::model::{ByteTable, Dictionary, FileOffset, Frame, FrameId, FramePlace, StackId, StrId, Strings, label};
+use crate::model::{
+    ByteTable, Dictionary, FileOffset, Frame, FrameId, FramePlace, Seeded, StackId, StrId, Strings, label,
+};
 use crate::symbols::{Answer, Function, MappedFile, Symbols, hex};
 
 /// Markers in a call chain: whose the following addresses are.
@@ -39,6 +40,7 @@ impl Mode {
     }
 }
 
+#[derive(Default)]
 pub(crate) struct Namer {
     limits: Limits,
     /// Unnamed frames keep their build id and file offset.
@@ -84,22 +86,7 @@ const MAX_GENERATED: usize = 1 << 17;
 
 impl Namer {
     pub fn new(limits: Limits) -> Namer {
-        Namer {
-            limits,
-            keeps_places: false,
-            generated: BTreeMap::new(),
-            kernel_frames: HashMap::default(),
-            user_frames: HashMap::default(),
-            latest: Vec::new(),
-            nowhere: None,
-            nameless: HashMap::default(),
-            functions: HashMap::new(),
-            seen: ByteTable::default(),
-            seen_stacks: Vec::new(),
-            seen_bytes: 0,
-            key: Vec::new(),
-            stack: Vec::new(),
-        }
+        Namer { limits, ..Namer::default() }
     }
 
     /// Kernel code was loaded (a BPF program, a trampoline) or, without a name, unloaded.

@@ -15,7 +15,7 @@ use crate::symbols::RecordedKernel;
 use space::Tasks;
 
 /// Memory limits. Beyond them names are lost, not samples.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
     /// Mappings of all processes together.
     pub mappings: usize,

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
 use super::Limits;
-use crate::model::hash::Seeded;
-use crate::model::{StrId, Strings};
+use crate::model::{Seeded, StrId, Strings};
 
 /// A mapped file or region.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +115,7 @@ struct Name {
 }
 
 /// All processes.
+#[derive(Default)]
 pub(crate) struct Tasks {
     limits: Limits,
     spaces: HashMap<u32, Space, Seeded>,
@@ -134,17 +134,7 @@ pub(crate) struct Tasks {
 
 impl Tasks {
     pub fn new(limits: Limits) -> Tasks {
-        Tasks {
-            limits,
-            spaces: HashMap::default(),
-            names: HashMap::default(),
-            ended: VecDeque::new(),
-            dsos: Vec::new(),
-            dso_ids: HashMap::default(),
-            path_bytes: 0,
-            versions: 0,
-            all_mappings: 0,
-        }
+        Tasks { limits, ..Tasks::default() }
     }
 
     /// Number of known processes and threads.

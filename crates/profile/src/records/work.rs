@@ -8,8 +8,7 @@ use super::frames::{Around, Mode, Namer};
 use super::space::{Mapping, Tasks};
 use super::{Beyond, Limits};
 use crate::import::{ImportReport, OddityKind, Take};
-use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, Sample, StackId, Strings, Task};
+use crate::model::{Dictionary, EventId, Sample, Seeded, StackId, Strings, Task};
 use crate::symbols::Symbols;
 
 const GROUP: &[u8] = b"event group (:S): only the leader's samples are kept, not the other members' counts";

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::elf::{FileId, NamedFile};
 use super::{Answer, Function, RecordedKernel, vdso};
-use crate::model::hash::Seeded;
+use crate::model::Seeded;
 
 /// The largest symbol table read, in bytes of the file: a third of a million functions. About two thirds of the bytes are kept
 /// in memory.

@@ -13,8 +13,7 @@ use super::clocks::{Clocks, Ticking};
 use super::usual::Usual;
 use super::window::densest;
 use super::{Kinds, SampleKind};
-use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, Sample, TaskId};
+use crate::model::{Dictionary, EventId, Sample, Seeded, TaskId};
 
 /// A day of seconds on 230 cores. Samples beyond it are counted as left out.
 const MAX_CELLS: u64 = 20_000_000;

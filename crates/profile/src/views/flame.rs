@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::{Owner, StackSums, Sum};
-use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, FramePlace, StackId, StrId, Strings, label};
+use crate::model::{Dictionary, EventId, FramePlace, Seeded, StackId, StrId, Strings, label};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlameOptions {

@@ -12,8 +12,7 @@ use coroner_evidence::{KernelWork, Time, WorkRow};
 
 use super::clocks::{Clocks, Ticking};
 use super::kinds::Meanings;
-use crate::model::hash::Seeded;
-use crate::model::{Dictionary, Sample, StrId, Strings, TaskId};
+use crate::model::{Dictionary, Sample, Seeded, StrId, Strings, TaskId};
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -47,6 +47,12 @@ impl Made {
         self.names.count(event, 1);
     }
 
+    /// A cpu-clock sample that stands for so many nanoseconds.
+    pub fn sample_for(&mut self, period: u64, core: u32, time: u64, task: TaskId, stack: StackId) {
+        self.sample("cpu-clock", core, time, task, stack);
+        self.samples.last_mut().expect("just added").period = period;
+    }
+
     /// A cpu-clock sample on core 1, in user code.
     pub fn tick(&mut self, time: u64, task: TaskId) {
         let stack = self.stack(&["main", "work"]);

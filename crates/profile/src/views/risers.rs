@@ -6,41 +6,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde::Serialize;
-
 use super::clocks::{Clocks, Ticking};
 use super::{Kinds, SampleKind};
-use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, FramePlace, Sample, StackId, StrId, Strings};
+use crate::model::{Dictionary, EventId, FramePlace, Sample, Seeded, StackId, StrId, Strings};
 
-pub use coroner_evidence::recording::RiserKind;
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Riser {
-    pub what: RiserKind,
-    pub name: String,
-    /// Shares of the non-idle weight, between 0 and 1; of all time if known ([`BusyShares::out_of`]).
-    pub baseline: f64,
-    pub now: f64,
-    /// The samples behind these shares.
-    pub baseline_samples: u64,
-    pub now_samples: u64,
-    /// The rise in standard deviations of sampling noise.
-    pub sigmas: f64,
-    /// For a command, how many processes had samples; 0 if the file has no PIDs.
-    pub baseline_processes: u64,
-    pub now_processes: u64,
-    /// For a function, the command with most of it, and its share.
-    pub mostly_in: Option<(String, f64)>,
-    /// For a function, its callers that rose with it and are left out, nearest first.
-    pub carries: Vec<String>,
-}
-
-impl Riser {
-    pub fn rise(&self) -> f64 {
-        self.now - self.baseline
-    }
-}
+pub use coroner_evidence::recording::{Riser, RiserKind};
 
 /// A rise below this many standard deviations is noise.
 pub const SIGMAS: f64 = 3.0;
@@ -160,11 +130,7 @@ impl Side {
         Side {
             sums: commands.chain(symbols).collect(),
             processes: event.processes.iter().map(|(comm, pids)| (name(*comm), pids.len() as u64)).collect(),
-            total: match all {
-                Some(all) if all.weight > event.total.weight => all,
-                Some(_) => event.total,
-                None => event.total,
-            },
+            total: all.filter(|all| all.weight > event.total.weight).unwrap_or(event.total),
         }
     }
 
@@ -238,8 +204,7 @@ pub fn find(baseline: (&Dictionary, &BusyShares), now: (&Dictionary, &BusyShares
                 ),
                 baseline_processes: processes(&side_before),
                 now_processes: processes(&side_now),
-                mostly_in: None,
-                carries: Vec::new(),
+                ..Riser::default()
             }
         })
         .filter(|riser| riser.rise() > 0.0 && riser.sigmas >= SIGMAS)

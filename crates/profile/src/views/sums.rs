@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::model::hash::Seeded;
-use crate::model::{Dictionary, EventId, Sample, StackId, StrId, TaskId};
+use crate::model::{Dictionary, EventId, Sample, Seeded, StackId, StrId, TaskId};
 
 /// Whom a stack belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -118,6 +118,20 @@ fn shares(profile: &Profile, filter: Filter) -> risers::BusyShares {
     shares
 }
 
+fn shares_of<'s>(names: &Dictionary, samples: impl IntoIterator<Item = &'s Sample>) -> risers::BusyShares {
+    let mut shares = risers::BusyShares::default();
+    samples.into_iter().for_each(|sample| shares.add(names, sample));
+    shares
+}
+
+fn core_map(names: &Dictionary, samples: &[Sample], step: u64) -> cores::CoreHeatmap {
+    let mut counter = cores::CoreCounter::new(step);
+    for sample in samples {
+        counter.add(names, sample);
+    }
+    counter.finish()
+}
+
 #[test]
 fn the_burst_is_found_and_nothing_else() {
     let profile = example();
@@ -137,11 +151,8 @@ fn the_burst_is_found_and_nothing_else() {
 #[test]
 fn the_core_heatmap_names_the_owner_and_counts_softirq_on_an_idle_core() {
     let profile = example();
-    let mut counter = cores::CoreCounter::new(50 * MS);
-    each(&profile, Filter::default(), |names, sample| {
-        counter.add(names, sample);
-    });
-    let map = counter.finish();
+    let samples: Vec<Sample> = profile.samples.iter().collect();
+    let map = core_map(&profile.names, &samples, 50 * MS);
     assert_eq!((map.cores.as_slice(), map.columns, map.left_out), (&[0, 1][..], 80, 0));
     assert_eq!(map.cell(0, 19).busy_share(), Some(0.0));
     assert_eq!((map.cell(0, 20).irq, map.cell(0, 20).idle, map.cell(0, 20).samples), (50_000, 0, 50));
@@ -279,11 +290,7 @@ fn unsampled_idle_time_is_not_reported_as_idle() {
         }
         made.sample("sched:sched_switch", 1, ms * MS, a, stack);
     }
-    let mut counter = cores::CoreCounter::new(1000 * MS);
-    made.samples.iter().for_each(|sample| {
-        counter.add(&made.names, sample);
-    });
-    let map = counter.finish();
+    let map = core_map(&made.names, &made.samples, 1000 * MS);
     assert_eq!((map.cell(1, 0).busy_share(), map.cell(1, 0).owner, map.other_events), (None, Some(b), 2000));
     let cores::Busy::Estimated(share) = map.busy(1, 0) else { panic!("{:?}", map.busy(1, 0)) };
     assert!((share - 0.25).abs() < 0.03, "{share}");
@@ -297,10 +304,7 @@ fn missing_idle_samples_make_no_core_full_and_no_thread_a_monopolist() {
     let mut made = Made::default();
     let [busy, waking] = [("busy", 1), ("waking", 2)].map(|(comm, tid)| made.task(comm, tid));
     let stack = made.stack(&["main"]);
-    let mut sample = |core, time, task| {
-        made.sample("cpu-clock", core, time, task, stack);
-        made.samples.last_mut().unwrap().period = TICK;
-    };
+    let mut sample = |core, time, task| made.sample_for(TICK, core, time, task, stack);
     for n in 0..490 {
         sample(0, n * TICK, busy);
         // On the other core a thread wakes briefly ten times a second, later more often.
@@ -308,13 +312,9 @@ fn missing_idle_samples_make_no_core_full_and_no_thread_a_monopolist() {
             sample(1, n * TICK, waking);
         }
     }
-    let mut counter = cores::CoreCounter::new(1000 * MS);
+    let map = core_map(&made.names, &made.samples, 1000 * MS);
     let mut finder = monopolies::Finder::new(monopolies::MonopolyOptions::default());
-    for sample in &made.samples {
-        counter.add(&made.names, sample);
-        finder.add(&made.names, sample);
-    }
-    let map = counter.finish();
+    made.samples.iter().for_each(|sample| finder.add(&made.names, sample));
     let share = |row| match map.busy(row, 3) {
         cores::Busy::Estimated(share) => share,
         other => panic!("{other:?}"),
@@ -335,11 +335,7 @@ fn late_samples_count_for_their_cell_and_owner() {
     }
     (1..50).for_each(|column| made.tick(column * 100 * MS, b));
     (0..3).for_each(|n| made.tick((20 + n) * MS, a));
-    let mut counter = cores::CoreCounter::new(100 * MS);
-    made.samples.iter().for_each(|sample| {
-        counter.add(&made.names, sample);
-    });
-    let map = counter.finish();
+    let map = core_map(&made.names, &made.samples, 100 * MS);
     assert_eq!((map.cell(0, 0).user, map.late), (11, 3));
     // The owner is no longer certain, which `late` tells.
     assert_eq!(map.cell(0, 0).owner_weight, 5);
@@ -382,13 +378,10 @@ fn kubelet_and_its_function_come_out_on_top() {
     };
     second(&mut made, 0, 8);
     second(&mut made, 5000 * MS, 65);
-    let sides = [0..5000 * MS, 5000 * MS..9000 * MS].map(|times| {
-        let mut shares = risers::BusyShares::default();
+    let [before, now] = &[0..5000 * MS, 5000 * MS..9000 * MS].map(|times| {
         let within = made.samples.iter().filter(|sample| times.contains(&sample.time.expect("time")));
-        within.for_each(|sample| shares.add(&made.names, sample));
-        shares
+        shares_of(&made.names, within)
     });
-    let [before, now] = &sides;
     let risers = risers::find((&made.names, before), (&made.names, now), 10);
     let names: Vec<&str> = risers.iter().map(|riser| riser.name.as_str()).collect();
     assert_eq!(names, ["kubelet", "mem_cgroup_nr_lru_pages"]);
@@ -406,12 +399,8 @@ fn one_sample_in_twenty_is_noise() {
     let mut made = Made::default();
     let (a, b) = (made.task("a", 1), made.task("b", 2));
     (0..40u64).for_each(|n| made.tick(n * MS, if n == 30 { b } else { a }));
-    let shares = |from: usize, until: usize| {
-        let mut shares = risers::BusyShares::default();
-        made.samples[from..until].iter().for_each(|sample| shares.add(&made.names, sample));
-        shares
-    };
-    assert_eq!(risers::find((&made.names, &shares(0, 20)), (&made.names, &shares(20, 40)), 10), []);
+    let [before, now] = [0..20, 20..40].map(|part| shares_of(&made.names, &made.samples[part]));
+    assert_eq!(risers::find((&made.names, &before), (&made.names, &now), 10), []);
 }
 
 /// A day of 192 cores at one second: 16.6 million cells.
@@ -457,27 +446,18 @@ fn sampled_faster_for_a_while() -> Made {
             let hz = if faster.contains(&(time / (1000 * MS))) { 999 } else { 49 };
             // Out of step with either rate.
             let busy = (time / (7 * MS)).is_multiple_of(2);
-            samples.push((
-                core,
-                time,
-                1_000_000_000 / hz,
-                if core == 1 {
-                    compiler
-                } else if busy {
-                    web
-                } else {
-                    idle
-                },
-            ));
+            let task = match core {
+                1 => compiler,
+                _ if busy => web,
+                _ => idle,
+            };
+            samples.push((core, time, 1_000_000_000 / hz, task));
             time += 1_000_000_000 / hz;
         }
     }
     samples.sort_by_key(|(_, time, ..)| *time);
     for (core, time, period, task) in samples {
-        made.sample("cpu-clock", core, time, task, if task == idle { waits } else { works });
-        if let Some(last) = made.samples.last_mut() {
-            last.period = period;
-        }
+        made.sample_for(period, core, time, task, if task == idle { waits } else { works });
     }
     made
 }
@@ -517,17 +497,10 @@ fn a_cell_with_a_rate_change_is_weighted_by_time() {
             700..900 => (late, works),
             _ => (idle, waits),
         };
-        made.sample("cpu-clock", 0, time, task, stack);
-        if let Some(last) = made.samples.last_mut() {
-            last.period = period;
-        }
+        made.sample_for(period, 0, time, task, stack);
         time += period;
     }
-    let mut counter = cores::CoreCounter::new(1000 * MS);
-    for sample in &made.samples {
-        counter.add(&made.names, sample);
-    }
-    let map = counter.finish();
+    let map = core_map(&made.names, &made.samples, 1000 * MS);
     let cell = map.cell(0, 0);
     assert_eq!(cell.owner, Some(early));
     let share = f64::from(cell.owner_weight) / f64::from(cell.busy());
@@ -549,14 +522,10 @@ fn faster_sampling_makes_no_riser_and_hides_none() {
             sample.task = agent;
         }
     }
-    let [mut before, mut now] = [risers::BusyShares::default(), risers::BusyShares::default()];
-    for sample in &made.samples {
-        match sample.time.unwrap_or(0) / (1000 * MS) {
-            0..10 => before.add(&made.names, sample),
-            10..20 => now.add(&made.names, sample),
-            _ => {}
-        }
-    }
+    let [before, now] = [0..10, 10..20].map(|seconds| {
+        let within = made.samples.iter().filter(|s| seconds.contains(&(s.time.unwrap_or(0) / (1000 * MS))));
+        shares_of(&made.names, within)
+    });
     let found = risers::find((&made.names, &before), (&made.names, &now), 10);
     let names: Vec<&str> = found.iter().map(|riser| riser.name.as_str()).collect();
     assert_eq!(names, ["agent"]);

@@ -123,10 +123,10 @@ fn all_names_differ() {
     });
 }
 
-/// With known hash constants one could make all keys collide.
+/// With known hash constants (these are foldhash's) one could make all keys collide.
 #[test]
 fn colliding_keys() {
-    for constant in [0x9e37_79b9_7f4a_7c15u64, 0xbf58_476d_1ce4_e5b9] {
+    for constant in [0x243f_6a88_85a3_08d3u64, 0x1319_8a2e_0370_7344] {
         let middle = constant.to_le_bytes();
         let number = |at: usize| format!("{at:08x}").into_bytes();
         text("frames", 300, |at| [b"\t               1 symbol12", &middle[..], &number(at), b"\n"].concat());
@@ -170,19 +170,19 @@ fn records_that_make_work_for_each_other() {
         chain.chunks(8000).for_each(|chain| all.sample(9, 0, 1, &[&[KERNEL], chain].concat()));
     });
     records("mappings and forks", 4 * MB, 100, |all, size| {
-        (0..size / 160).for_each(|at| all.mmap(1, at as u64 * 4096, 4096, "/x"));
+        (0..size / 160).for_each(|at| all.mmap(1, 1, at as u64 * 4096, 4096, "/x"));
         (0..size / 2 / 56).for_each(|at| all.fork(at as u32 + 2, 1));
     });
     records("mappings, forks and mappings of the children", 4 * MB, 200, |all, size| {
-        (0..size / 240).for_each(|at| all.mmap(1, at as u64 * 4096, 4096, "/x"));
+        (0..size / 240).for_each(|at| all.mmap(1, 1, at as u64 * 4096, 4096, "/x"));
         for at in 0..size / 3 / 136 {
             all.fork(at as u32 + 2, 1);
-            all.mmap(at as u32 + 2, 0, 4096, "/y");
+            all.mmap(1, at as u32 + 2, 0, 4096, "/y");
         }
     });
     records("mappings and samples by turns", 4 * MB, 100, |all, size| {
         for at in 0..size / 180 {
-            all.mmap(1, at as u64 % 1000 * 4096, 4096, "/x");
+            all.mmap(1, 1, at as u64 % 1000 * 4096, 4096, "/x");
             all.sample(1, 0, 1, &[USER, at as u64]);
         }
     });
@@ -209,7 +209,7 @@ fn overlapping_ids() {
 #[test]
 fn long_names_in_deep_stacks() {
     let mut all = Records::default();
-    all.mmap(1, 0, 1 << 30, &"x".repeat(60_000));
+    all.mmap(1, 1, 0, 1 << 30, &"x".repeat(60_000));
     let chain: Vec<u64> = std::iter::once(USER).chain(0..8000).collect();
     all.sample(1, 0, 1, &chain);
     let bytes = all.file();

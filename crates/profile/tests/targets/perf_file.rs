@@ -34,18 +34,23 @@ impl Records {
     }
 
     /// A record with a text and the common trailer.
-    fn with_text(&mut self, kind: u32, misc: u16, body: &[u8], text: &str) {
+    fn with_text(&mut self, kind: u32, misc: u16, time: u64, body: &[u8], text: &str) {
         let mut all = body.to_vec();
         all.extend(text.bytes());
         all.resize((all.len() + 1).next_multiple_of(8), 0);
-        all.extend(words(&[0, 1, 0]));
+        all.extend(words32(&[1, 1]));
+        all.extend(words(&[time, 0]));
         self.add(kind, misc, &all);
     }
 
-    pub fn mmap(&mut self, pid: u32, start: u64, length: u64, path: &str) {
+    pub fn comm(&mut self, time: u64, pid: u32, name: &str, exec: bool) {
+        self.with_text(3, if exec { 1 << 13 } else { 0 }, time, &words32(&[pid, pid]), name);
+    }
+
+    pub fn mmap(&mut self, time: u64, pid: u32, start: u64, length: u64, path: &str) {
         let mut body = words32(&[pid, pid]);
         body.extend(words(&[start, length, 0]));
-        self.with_text(1, 2, &body, path);
+        self.with_text(1, 2, time, &body, path);
     }
 
     pub fn fork(&mut self, pid: u32, parent: u32) {
@@ -57,7 +62,7 @@ impl Records {
     pub fn ksymbol(&mut self, start: u64, length: u32) {
         let mut body = words(&[start]);
         body.extend(words32(&[length, 1]));
-        self.with_text(17, 0, &body, "bpf_prog");
+        self.with_text(17, 0, 1, &body, "bpf_prog");
     }
 
     pub fn sample(&mut self, time: u64, core: u32, pid: u32, chain: &[u64]) {

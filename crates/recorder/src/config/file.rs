@@ -8,7 +8,7 @@ use serde::de::{self, Deserializer, Visitor};
 use std::fmt;
 use std::io::Read;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// The service's configuration file.
@@ -52,9 +52,7 @@ impl Config {
 
     /// `path` is for error messages only.
     pub fn parse(text: &str, path: &Path) -> anyhow::Result<Config> {
-        let file: File = toml::from_str(text).map_err(|error| explain(text, path, &error))?;
-        let mut config = Config::default();
-        file.put_into(&mut config);
+        let config: Config = toml::from_str(text).map_err(|error| explain(text, path, &error))?;
         config.check().with_context(|| path.display().to_string())?;
         Ok(config)
     }
@@ -179,158 +177,41 @@ fn explain(text: &str, path: &Path, error: &toml::de::Error) -> anyhow::Error {
     anyhow!("{}:{}: {message}: `{line}`", path.display(), number + 1)
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct File {
-    dir: Option<PathBuf>,
-    max_size: Option<Size>,
-    rate: Option<u32>,
-    incidents: Incidents,
-    triggers: Triggers,
-    diagnosis: Diagnosis,
-    metrics: Metrics,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Incidents {
-    before: Option<Span>,
-    after: Option<Span>,
-    max_size: Option<Size>,
-    escalate_rate: Option<u32>,
-    escalate_for: Option<Span>,
-    escalate_per_hour: Option<Span>,
-    hook: Option<Vec<String>>,
-    hook_every: Option<Span>,
-    quiet: Option<Span>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Triggers {
-    core_saturated: Option<Span>,
-    softnet_drops: Option<u64>,
-    unit_restarts: Option<u64>,
-    zombie_growth: Option<u64>,
-    nic_reset: Option<bool>,
-    kernel_stall: Option<bool>,
-    oom_kill: Option<bool>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Diagnosis {
-    every: Option<Span>,
-    max_cpu: Option<f64>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Metrics {
-    listen: Option<Listen>,
-}
-
-impl File {
-    fn put_into(self, config: &mut Config) {
-        fn put<T, U: From<T>>(value: Option<T>, into: &mut U) {
-            if let Some(value) = value {
-                *into = value.into();
-            }
+/// `deserialize_with` for sizes: text, or a number of bytes.
+pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    struct Bytes;
+    impl Visitor<'_> for Bytes {
+        type Value = u64;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a size such as \"2GiB\", \"512MB\" or 1048576 (bytes)")
         }
-        put(self.dir, &mut config.dir);
-        put(self.max_size, &mut config.max_size);
-        put(self.rate, &mut config.rate);
-        let to = &mut config.incidents;
-        put(self.incidents.before, &mut to.before);
-        put(self.incidents.after, &mut to.after);
-        put(self.incidents.max_size, &mut to.max_size);
-        put(self.incidents.escalate_rate, &mut to.escalate_rate);
-        put(self.incidents.escalate_for, &mut to.escalate_for);
-        put(self.incidents.escalate_per_hour, &mut to.escalate_per_hour);
-        put(self.incidents.hook, &mut to.hook);
-        put(self.incidents.hook_every, &mut to.hook_every);
-        put(self.incidents.quiet, &mut to.quiet);
-        let to = &mut config.triggers;
-        put(self.triggers.core_saturated, &mut to.core_saturated);
-        put(self.triggers.softnet_drops, &mut to.softnet_drops);
-        put(self.triggers.unit_restarts, &mut to.unit_restarts);
-        put(self.triggers.zombie_growth, &mut to.zombie_growth);
-        put(self.triggers.nic_reset, &mut to.nic_reset);
-        put(self.triggers.kernel_stall, &mut to.kernel_stall);
-        put(self.triggers.oom_kill, &mut to.oom_kill);
-        put(self.diagnosis.every, &mut config.diagnosis.every);
-        put(self.diagnosis.max_cpu, &mut config.diagnosis.max_cpu);
-        put(self.metrics.listen, &mut config.metrics.listen);
-    }
-}
-
-#[derive(Debug)]
-struct Size(u64);
-
-impl From<Size> for u64 {
-    fn from(size: Size) -> u64 {
-        size.0
-    }
-}
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
-        struct Bytes;
-        impl Visitor<'_> for Bytes {
-            type Value = Size;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a size such as \"2GiB\", \"512MB\" or 1048576 (bytes)")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
-                parse_size(text).map(Size).map_err(E::custom)
-            }
-            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
-                u64::try_from(bytes).map(Size).map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
-            }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<u64, E> {
+            parse_size(text).map_err(E::custom)
         }
-        deserializer.deserialize_any(Bytes)
-    }
-}
-
-#[derive(Debug)]
-struct Span(Duration);
-
-impl From<Span> for Duration {
-    fn from(span: Span) -> Duration {
-        span.0
-    }
-}
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
-            type Value = Span;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a duration such as \"120s\" or \"10m\"")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
-                parse_time(text).map(Span).map_err(E::custom)
-            }
+        fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<u64, E> {
+            u64::try_from(bytes).map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
         }
-        deserializer.deserialize_any(Text)
     }
+    from.deserialize_any(Bytes)
 }
 
-#[derive(Debug)]
-struct Listen(Option<SocketAddr>);
-
-impl From<Listen> for Option<SocketAddr> {
-    fn from(listen: Listen) -> Option<SocketAddr> {
-        listen.0
+/// The same for durations, which need a unit.
+pub(super) fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    struct Text;
+    impl Visitor<'_> for Text {
+        type Value = Duration;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a duration such as \"120s\" or \"10m\"")
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Duration, E> {
+            parse_time(text).map_err(E::custom)
+        }
     }
+    from.deserialize_any(Text)
 }
 
-impl<'de> Deserialize<'de> for Listen {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Listen, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse_listen(&text).map(Listen).map_err(de::Error::custom)
-    }
+pub(super) fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+    parse_listen(&String::deserialize(from)?).map_err(de::Error::custom)
 }
 
 #[cfg(test)]

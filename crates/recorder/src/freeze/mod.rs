@@ -53,7 +53,7 @@ fn write_part(directory: &Path, incident: &Incident, whole: bool) -> anyhow::Res
     let mut findings = Vec::new();
     if whole {
         findings = diagnose(&evidence).findings.iter().map(finding_row).collect();
-        file.set_risers(&risers::rows(&risers::find(directory, incident)?))?;
+        file.set_risers(&risers::find(directory, incident)?.risers)?;
     }
     file.finish(&findings)?;
     Ok(())

@@ -2,7 +2,6 @@
 
 use coroner_diagnosis::Code;
 use coroner_evidence::Wall;
-use coroner_evidence::recording::RiserRow;
 use coroner_profile::import::ImportError;
 use coroner_profile::model::Dictionary;
 use coroner_profile::recording;
@@ -54,24 +53,6 @@ pub fn find(directory: &Path, incident: &Incident) -> Result<Risers, ImportError
         #[cfg(test)]
         burst_samples: shares_now.samples(),
     })
-}
-
-/// As they are stored with the incident.
-pub fn rows(found: &Risers) -> Vec<RiserRow> {
-    let row = |riser: &Riser| RiserRow {
-        what: riser.what,
-        name: riser.name.clone(),
-        baseline: riser.baseline,
-        now: riser.now,
-        baseline_samples: riser.baseline_samples,
-        now_samples: riser.now_samples,
-        sigmas: riser.sigmas,
-        baseline_processes: riser.baseline_processes,
-        now_processes: riser.now_processes,
-        mostly_in: riser.mostly_in.clone(),
-        carries: riser.carries.clone(),
-    };
-    found.risers.iter().map(row).collect()
 }
 
 fn shares(directory: &Path, range: Range<Wall>, core: Option<u32>) -> Result<(Dictionary, BusyShares), ImportError> {

@@ -122,7 +122,7 @@ fn the_window_is_copied_from_a_directory_that_is_being_written() {
     assert!(risers.baseline_samples > 900 && risers.burst_samples > 30);
     let (row, stored) = recording::incident(&files::recording(directory.path(), 1)).unwrap().unwrap();
     assert_eq!((row.number, row.subject.as_str()), (1, "core 1"));
-    assert_eq!(stored, risers::rows(&risers));
+    assert_eq!(stored, risers.risers);
     let calm = Incident { core: Some(0), ..incident };
     assert_eq!(risers::find(directory.path(), &calm).unwrap().risers, []);
 }

@@ -140,24 +140,12 @@ fn a_core_taken_by_a_real_time_thread_is_counted_and_starves_its_queues() {
             let mut seen = Evidence::default();
             if tenth.is_multiple_of(10) {
                 let key = ThreadKey { tid: 4711, started: 1 };
-                let comm = "spin".to_owned();
-                let (pid, kernel, nice, affinity) = (4711, false, 0, None);
-                let rt_priority = 50;
-                seen.threads.push(Thread { at, key, pid, comm, kernel, class, rt_priority, nice, affinity });
+                let thread = Thread { at, key, pid: 4711, comm: "spin".to_owned(), class, ..Thread::default() };
+                seen.threads.push(Thread { rt_priority: 50, ..thread });
                 let sched = Some(SchedTimes { run_ns: user * 10_000_000, wait_ns: 0, slices: 1 });
-                let (minor_faults, major_faults, user_ticks, system_ticks) = (0, 0, user, 0);
-                let (state, core) = ('R', 1);
-                seen.thread_samples.push(ThreadSample {
-                    at,
-                    key,
-                    state,
-                    core,
-                    user_ticks,
-                    system_ticks,
-                    minor_faults,
-                    major_faults,
-                    sched,
-                });
+                let (state, core, user_ticks) = ('R', 1, user);
+                let sample = ThreadSample { at, key, state, core, user_ticks, sched, ..ThreadSample::default() };
+                seen.thread_samples.push(sample);
             }
             real_time.note(&seen);
             meter.note(&seen, &timeline, &real_time);

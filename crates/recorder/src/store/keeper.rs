@@ -2,10 +2,9 @@
 
 use super::{COMMIT_EVERY, Message, Records, StoreShared};
 use crate::appender::{Appender, bytes_of};
-use crate::memory;
 use crate::segments::Segments;
 use crate::status::Status;
-use crate::warn;
+use crate::{memory, warn};
 use coroner_evidence::recording::{RecordingError, RollupRow, segments as names};
 use coroner_evidence::{Clocks, Evidence, Node, Unseen, Wall, probe};
 use coroner_profile::import::ImportReport;

@@ -19,6 +19,7 @@ const TIMED: Duration = Duration::from_secs(1);
 const MOST_SUBJECTS: usize = 256;
 const MOST_NICS: usize = 256;
 
+#[derive(Default)]
 pub struct LogTriggers {
     families: Vec<Family>,
     /// Earlier lines do not count. `None` before the first fragment.
@@ -38,11 +39,7 @@ impl LogTriggers {
             [(config.nic_reset, Family::Nic), (config.kernel_stall, Family::Stall), (config.oom_kill, Family::Oom)];
         LogTriggers {
             families: wanted.into_iter().filter(|(wanted, _)| *wanted).map(|(_, family)| family).collect(),
-            started: None,
-            last_sequence: None,
-            seen: HashMap::new(),
-            nics: Vec::new(),
-            oom: None,
+            ..LogTriggers::default()
         }
     }
 
@@ -170,8 +167,7 @@ fn stall(event: &StallEvent, line: &LogLine) -> Option<(Code, Trigger)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coroner_evidence::Wall;
-    use coroner_evidence::{Clocks, CoreSet, MapSource, NicQueue};
+    use coroner_evidence::{Clocks, CoreSet, MapSource, NicQueue, Wall};
 
     const PAUSED: &str = "ena 0000:20:03.0 eth0: TX q 5 is paused for too long (threshold 5000000). Time since last napi 6596000 usec. napi scheduled: 1";
     const DONE: &str = "ena 0000:20:03.0 eth0: Device reset completed successfully, Driver info: Elastic Network Adapter (ENA) v2.11.0g";

@@ -1,7 +1,6 @@
 //! A profile whose samples stay in memory, for repeated reading.
 
-use super::select::Selection;
-use super::select::{self, Select};
+use super::select::{self, Select, Selection};
 use super::{Patience, ProfileSource, ReadProfile, told, widen};
 use anyhow::bail;
 use coroner_profile::import::{self as reader, Format, ImportReport, Imported};

@@ -2,7 +2,7 @@
 //! never removed or renamed.
 
 use super::diagnosis;
-use coroner_evidence::recording::RiserRow;
+use coroner_evidence::recording::Riser;
 use coroner_source::incident_report::{IncidentReport, Listed, losses};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -70,7 +70,7 @@ pub fn report(report: &IncidentReport) -> anyhow::Result<Value> {
     }))
 }
 
-fn riser(riser: &RiserRow) -> Value {
+fn riser(riser: &Riser) -> Value {
     json!({
         "what": riser.what,
         "name": riser.name,

@@ -4,7 +4,7 @@ use super::diagnosis::window;
 use coroner_diagnosis::units::churn::{ChurnKind, Churning, Failing};
 use coroner_diagnosis::units::containers::ContainerLoop;
 use coroner_diagnosis::units::cost::UnitCost;
-use coroner_diagnosis::units::loops::{How, Loop, Trend};
+use coroner_diagnosis::units::loops::{Loop, Trend};
 use coroner_diagnosis::units::{Audit, AuditedUnit};
 use coroner_evidence::{Clocks, Evidence, Time};
 use serde_json::{Value, json};
@@ -98,27 +98,14 @@ fn either<'a>(live: Option<&'a Vec<String>>, on_disk: Option<&'a Vec<String>>) -
 
 fn loop_of(l: &Loop) -> Value {
     json!({
-        "how": match l.how {
-            How::Seen => "seen",
-            How::Waiting => "waiting",
-            How::History => "history",
-            How::Once => "once",
-        },
+        "how": l.how.as_str(),
         "per_hour": l.per_hour,
         "rate_from": l.rate_from,
         "restarts_seen": l.in_window.map(|(n, _)| n),
         "seconds": l.in_window.map(|(_, over)| over.as_secs_f64()),
         "since": l.since,
-        "trend": l.trend.map(trend),
+        "trend": l.trend.map(Trend::as_str),
     })
-}
-
-fn trend(trend: Trend) -> &'static str {
-    match trend {
-        Trend::Worse => "worse",
-        Trend::Steady => "steady",
-        Trend::Better => "better",
-    }
 }
 
 /// Cgroups or children that are created over and over: one entry per known kind.
@@ -151,7 +138,7 @@ fn container(c: &ContainerLoop) -> Value {
         "per_hour": c.per_hour,
         "restarts_seen": c.in_window.map(|(n, _)| n),
         "since": c.since,
-        "trend": c.trend.map(trend),
+        "trend": c.trend.map(Trend::as_str),
     })
 }
 

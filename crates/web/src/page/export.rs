@@ -7,10 +7,9 @@ use anyhow::Context;
 use coroner_http::{Answer, ApiQuery, Refusal};
 use coroner_profile::export::{folded, pprof, speedscope, svg};
 use coroner_profile::views::StackSums;
-use coroner_source::profile::copy;
 use coroner_source::profile::flame::{picture, read_side};
 use coroner_source::profile::select::Selection;
-use coroner_source::profile::{self, ProfileSource};
+use coroner_source::profile::{self, ProfileSource, copy};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 

@@ -10,7 +10,7 @@ use super::shown::{Part, Shown};
 use super::source::{Gap, on_axis};
 use coroner_diagnosis::log_events::{self, Event, Family, NicStep};
 use coroner_evidence::recording::{self, RollupRow};
-use coroner_evidence::{Clocks, Evidence, LogLine, Source, UnitLogLine};
+use coroner_evidence::{Clocks, Evidence, LogLine, Source, UnitLogLine, Wall};
 use coroner_http::{Answer, ApiQuery, Refusal};
 use coroner_source::incident::MARK;
 use coroner_source::incident_report;
@@ -30,7 +30,7 @@ const SHORTEST: u64 = 1_000_000_000;
 /// Kernel messages this shortly before the start of the source are included.
 const JUST_BEFORE: u64 = 60_000_000_000;
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Happened {
     at: AxisTime,
     uncertainty_ns: u64,
@@ -167,7 +167,7 @@ fn told(shown: &Shown, log: &[LogLine], unit_log: &[UnitLogLine], clocks: Option
                 title: line.text.chars().take(400).collect(),
                 subject,
                 finding_code: code.map(str::to_owned),
-                incident: None,
+                ..Happened::default()
             });
         }
     }
@@ -176,13 +176,12 @@ fn told(shown: &Shown, log: &[LogLine], unit_log: &[UnitLogLine], clocks: Option
         let is_restart = line.restart.is_some();
         events.push(Happened {
             at,
-            uncertainty_ns: 0,
             kind: if is_restart { "unit-restart" } else { "unit-log" },
             severity: if is_restart { "warning" } else { "info" },
             title: line.text.chars().take(400).collect(),
             subject: line.unit.clone(),
             finding_code: is_restart.then(|| "unit-crashloop".to_owned()),
-            incident: None,
+            ..Happened::default()
         });
     }
     events
@@ -212,48 +211,39 @@ fn meaning(line: &LogLine) -> Option<(&'static str, &'static str, String, Option
 }
 
 fn of_incidents(shown: &Shown) -> Vec<Happened> {
-    let event = |at: AxisTime, code: &str, subject: &str, text: &str, number: u64| Happened {
-        at,
-        uncertainty_ns: 0,
-        kind: if code == MARK { "mark" } else { "incident" },
-        severity: if code == MARK { "info" } else { "critical" },
-        title: text.to_owned(),
-        subject: subject.to_owned(),
-        finding_code: (code != MARK).then(|| code.to_owned()),
-        incident: Some(number),
+    let event = |triggered: Wall, code: &str, subject: &str, text: &str, number: u64| {
+        Some(Happened {
+            at: on_axis(shown, triggered)?,
+            kind: if code == MARK { "mark" } else { "incident" },
+            severity: if code == MARK { "info" } else { "critical" },
+            title: text.to_owned(),
+            subject: subject.to_owned(),
+            finding_code: (code != MARK).then(|| code.to_owned()),
+            incident: Some(number),
+            ..Happened::default()
+        })
     };
     match shown.directory() {
         Some(directory) => {
-            let listed = incident_report::listed(directory).unwrap_or_default();
-            let told = listed.iter().filter_map(|listed| {
-                let incident = &listed.incident;
-                let at = on_axis(shown, incident.triggered)?;
-                Some(event(at, &incident.code, &incident.subject, &incident.text, incident.number))
-            });
-            told.collect()
+            let listed =
+                incident_report::listed(directory).unwrap_or_default().into_iter().map(|listed| listed.incident);
+            listed.filter_map(|i| event(i.triggered, &i.code, &i.subject, &i.text, i.number)).collect()
         }
         None => {
             let parts = shown.parts();
             let rows = parts.iter().filter_map(|part| part.outline.incident.as_ref());
-            let told = rows.filter_map(|incident| {
-                let at = on_axis(shown, incident.triggered)?;
-                Some(event(at, &incident.code, &incident.subject, &incident.text, incident.number))
-            });
-            told.collect()
+            rows.filter_map(|i| event(i.triggered, &i.code, &i.subject, &i.text, i.number)).collect()
         }
     }
 }
 
 fn gaps(shown: &Shown) -> Vec<Happened> {
-    let gap = |gap: Gap| Happened {
-        at: gap.from,
-        uncertainty_ns: 0,
+    let gap = |Gap { from: at, why, .. }: Gap| Happened {
+        at,
         kind: "gap",
         severity: "info",
-        title: gap.why.to_owned(),
-        subject: String::new(),
-        finding_code: None,
-        incident: None,
+        title: why.to_owned(),
+        ..Happened::default()
     };
     super::source::gaps(shown).into_iter().map(gap).collect()
 }
@@ -346,14 +336,10 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
         values
     };
     let mut zombies = Values::new(steps);
-    for census in &evidence.cgroup_censuses {
-        if let Some(dying) = census.dying {
-            zombies.largest(at(census.at), dying as f64);
-        }
-    }
-    for scan in &evidence.zombie_scans {
-        if let Some(dead) = scan.dead {
-            zombies.largest(at(scan.at), dead as f64);
+    let censuses = evidence.cgroup_censuses.iter().map(|census| (census.at, census.dying));
+    for (time, dead) in censuses.chain(evidence.zombie_scans.iter().map(|scan| (scan.at, scan.dead))) {
+        if let Some(dead) = dead {
+            zombies.largest(at(time), dead as f64);
         }
     }
     let mut add = |values: Values, id, title, unit, worst, per| {
@@ -363,31 +349,13 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
     };
     add(zombies, "zombies", "dead memory cgroups", "cgroups", "max", 1.0);
     add(waits(evidence, steps, &at), "runqueue-delay", "threads waiting for a core", "s/s", "max", 1e-9 / seconds);
-    add(
-        moved(Source::Softnet, &|_, name| name == "dropped"),
-        "softnet-drops",
-        "packets dropped (softnet)",
-        "packets",
-        "sum",
-        1.0,
-    );
-    add(
-        moved(Source::Softnet, &|_, name| name == "time_squeeze"),
-        "softnet-squeezes",
-        "softnet budget exhausted",
-        "times",
-        "sum",
-        1.0,
-    );
+    let dropped = moved(Source::Softnet, &|_, name| name == "dropped");
+    add(dropped, "softnet-drops", "packets dropped (softnet)", "packets", "sum", 1.0);
+    let squeezed = moved(Source::Softnet, &|_, name| name == "time_squeeze");
+    add(squeezed, "softnet-squeezes", "softnet budget exhausted", "times", "sum", 1.0);
     let drops = ["rx_dropped", "tx_dropped", "rx_missed_errors", "rx_over_errors", "rx_fifo_errors", "tx_fifo_errors"];
-    add(
-        moved(Source::NicStatistics, &|_, name| drops.contains(&name)),
-        "nic-drops",
-        "packets dropped by NICs",
-        "packets",
-        "sum",
-        1.0,
-    );
+    let dropped = moved(Source::NicStatistics, &|_, name| drops.contains(&name));
+    add(dropped, "nic-drops", "packets dropped by NICs", "packets", "sum", 1.0);
     add(moved(Source::TxTimeout, &|_, _| true), "nic-tx-timeouts", "NIC transmit timeouts", "times", "sum", 1.0);
     // µs per column to percent.
     let percent = 1e-4 / seconds;
@@ -396,23 +364,11 @@ fn of_counters(shown: &Shown, evidence: &Evidence, steps: Steps) -> Vec<Series> 
         ("pressure-memory", "memory pressure (some)", "memory"),
         ("pressure-io", "I/O pressure (some)", "io"),
     ] {
-        add(
-            moved(Source::Pressure, &|subject, name| subject == what && name == "some_us"),
-            id,
-            title,
-            "%",
-            "max",
-            percent,
-        );
+        let stalled = moved(Source::Pressure, &|subject, name| subject == what && name == "some_us");
+        add(stalled, id, title, "%", "max", percent);
     }
-    add(
-        moved(Source::CgroupCpu, &|_, name| name == "throttled_us"),
-        "throttled",
-        "cgroups throttled by their CPU quota",
-        "ms",
-        "sum",
-        1e-3,
-    );
+    let throttled = moved(Source::CgroupCpu, &|_, name| name == "throttled_us");
+    add(throttled, "throttled", "cgroups throttled by their CPU quota", "ms", "sum", 1e-3);
     let mut restarts = Values::new(steps);
     let mut counted: HashMap<&str, u32> = HashMap::new();
     for unit in &evidence.units {

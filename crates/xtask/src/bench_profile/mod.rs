@@ -12,6 +12,7 @@ mod samply;
 pub mod text;
 pub mod vary;
 
+use crate::bench::yes;
 use std::path::Path;
 
 /// A line of the table.
@@ -23,6 +24,13 @@ pub struct Row {
     pub ratio: String,
     pub bar: String,
     pub met: bool,
+}
+
+impl Row {
+    /// Without a peer.
+    pub fn alone() -> Row {
+        Row { peer: "–".to_owned(), ratio: "–".to_owned(), ..Row::default() }
+    }
 }
 
 type Measure = fn(&Path, u32) -> anyhow::Result<Vec<Row>>;
@@ -47,8 +55,8 @@ pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
         for row in rows {
             all += 1;
             met += u32::from(row.met);
-            let yes = if row.met { "yes" } else { "**no**" };
-            println!("| {} | {} | {} | {} | {} | {yes} |", row.work, row.ours, row.peer, row.ratio, row.bar);
+            let met = yes(row.met);
+            println!("| {} | {} | {} | {} | {} | {met} |", row.work, row.ours, row.peer, row.ratio, row.bar);
         }
     }
     println!("\n{met} of {all} bars are met.");

@@ -1,9 +1,10 @@
 //! Makes recordings with perf. One failed recording must not end a measurement of ten minutes: it is retried, and perf's output is
 //! shown.
 
+use crate::child::{Ended, ends_with_us};
 use anyhow::{Context, bail};
+use rustix::process::Signal;
 use std::fs::File;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -38,15 +39,8 @@ fn record_once(data: &Path, options: &[&str], work: &[&str], environment: &[(&st
     let mut perf = Command::new("perf");
     perf.arg("record").args(options).arg("-o").arg(data).arg("--").args(work).envs(environment.iter().copied());
     perf.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&said)?);
-    // SAFETY: prctl is safe between fork and exec.
-    unsafe {
-        perf.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
-            Ok(())
-        });
-    }
-    let mut perf = Ended(perf.spawn().context("perf cannot be started; install linux-perf")?);
-    let status = perf.0.wait()?;
+    let perf = ends_with_us(&mut perf).spawn().context("perf cannot be started; install linux-perf")?;
+    let status = Ended::by(Signal::TERM, perf).child.wait()?;
     if !status.success() {
         bail!("perf record failed ({status}): {}", last_lines(&said));
     }
@@ -81,17 +75,4 @@ fn print(data: &Path, text: &Path, options: &[&str]) -> anyhow::Result<()> {
         bail!("perf script failed ({status}): {}", last_lines(&said));
     }
     Ok(())
-}
-
-/// Kills the child on drop if it is still running.
-struct Ended(std::process::Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        if let Ok(None) = self.0.try_wait() {
-            // SAFETY: kill has no memory effects; the pid is our own child, not yet waited for.
-            unsafe { libc::kill(self.0.id() as libc::pid_t, libc::SIGTERM) };
-            let _ = self.0.wait();
-        }
-    }
 }

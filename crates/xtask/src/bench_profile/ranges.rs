@@ -5,13 +5,13 @@
 pub mod day;
 
 use super::Row;
+use crate::bench::{bytes_in, on_all_cores};
 use anyhow::Context;
 use coroner_profile::import::{self, ImportOptions};
 use coroner_profile::symbols::Symbols;
 use coroner_profile::views::{Filter, Selector, StackSums, flame};
 use day::{CORES, FILE_SECONDS, Node, RATE, SECOND, START_WALL};
 use std::ops::{ControlFlow, Range};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ pub fn run(_binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
         make(directory, FILES)?;
     }
     let samples = FILES * FILE_SECONDS * RATE * u64::from(CORES);
-    let bytes = size(directory)?;
+    let bytes = bytes_in(directory)?;
     eprintln!(
         "{FILES} files, {samples} samples, {:.2} GB, ready after {:.0} s",
         bytes as f64 / 1e9,
@@ -42,10 +42,9 @@ pub fn run(_binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
         rows.push(Row {
             work: format!("flame graph of the {where_in} second of {} h × {CORES} cores", seconds / 3600),
             ours: format!("{} CPU, {} wall; {} wall without page cache", ms(times.cpu), ms(times.wall), ms(times.cold)),
-            peer: "–".to_owned(),
-            ratio: "–".to_owned(),
             bar: "≤ 20 ms".to_owned(),
             met: times.wall <= BAR,
+            ..Row::alone()
         });
     }
     let packed = chunk_bytes(directory, FILES)?;
@@ -53,10 +52,9 @@ pub fn run(_binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
     rows.push(Row {
         work: format!("bytes per sample, {samples} samples in {FILES} files"),
         ours: format!("{:.2}, with names {:.2}", each(packed), each(bytes)),
-        peer: "–".to_owned(),
-        ratio: "–".to_owned(),
         bar: "≤ 10".to_owned(),
         met: each(bytes) <= 10.0,
+        ..Row::alone()
     });
     Ok(rows)
 }
@@ -78,19 +76,7 @@ fn make(directory: &Path, files: u64) -> anyhow::Result<()> {
             node.write(directory, number)?;
         }
     };
-    let workers = std::thread::available_parallelism()?.get();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| anyhow::bail!("a writer panicked")))
-    })
-}
-
-fn size(directory: &Path) -> anyhow::Result<u64> {
-    let mut bytes = 0;
-    for entry in std::fs::read_dir(directory)? {
-        bytes += entry?.metadata()?.len();
-    }
-    Ok(bytes)
+    on_all_cores(work)
 }
 
 /// The size of the sample chunks, from the first file.
@@ -114,8 +100,7 @@ fn measure(directory: &Path, second: u64, runs: u32) -> anyhow::Result<Times> {
     for _ in 0..3 {
         for entry in std::fs::read_dir(directory)? {
             let file = std::fs::File::open(entry?.path())?;
-            // SAFETY: the descriptor is open, and the call touches no memory of ours.
-            unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         }
         cold.push(flame_graph(directory, &range)?.1);
     }
@@ -131,9 +116,7 @@ fn measure(directory: &Path, second: u64, runs: u32) -> anyhow::Result<Times> {
 
 /// CPU time of this thread so far.
 fn cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is ours and outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 

@@ -6,13 +6,15 @@
 //! not part of naming.
 
 use super::peers::{Cost, ended};
+use crate::child::Ended;
 use anyhow::{Context, bail};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A hanging server must not stop the benchmark.
@@ -61,13 +63,14 @@ impl Naming {
             .stderr(Stdio::null())
             .spawn()
             .context("samply cannot be started")?;
-        let mut server = Server(Some(child));
+        let mut server = Ended::by(Signal::INT, child);
         let mut line = String::new();
-        let stdout = server.0.as_mut().and_then(|child| child.stdout.take()).context("no output")?;
+        let stdout = server.child.stdout.take().context("no output")?;
         let mut stdout = BufReader::new(stdout);
         stdout.read_line(&mut line)?;
         let answer = ask(&line, &self.question)?;
-        let cost = server.end(begun)?;
+        server.signal();
+        let cost = ended(&server.child, begun, "samply load")?;
         let answer: Value = serde_json::from_slice(&answer).context("samply's answer")?;
         let frames = answer["results"][0]["stacks"][0].as_array().context("samply's answer has no stack")?;
         Ok((cost, frames.iter().filter(|frame| frame["function"].is_string()).count()))
@@ -116,24 +119,4 @@ fn ask(line: &str, question: &str) -> anyhow::Result<Vec<u8>> {
         bail!("samply's server answered {}", head.lines().next().unwrap_or_default());
     }
     Ok(body)
-}
-
-struct Server(Option<Child>);
-
-impl Server {
-    fn end(mut self, begun: Instant) -> anyhow::Result<Cost> {
-        let child = self.0.take().context("already ended")?;
-        // SAFETY: kill has no memory effects; the pid is our own child, not yet waited for.
-        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
-        ended(&child, begun, "samply load")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }

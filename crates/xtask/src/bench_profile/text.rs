@@ -3,8 +3,7 @@
 //! `PROFILE_BENCH_TEXT` names the output of `perf script --header` to vary; without it, 30 seconds are recorded here.
 
 use super::peers::{self, Cost, by_turns, cost_of};
-use super::same_lines;
-use super::{Row, perf, vary};
+use super::{Row, perf, same_lines, vary};
 use crate::flamescope;
 use anyhow::bail;
 use std::fs::File;

@@ -4,12 +4,13 @@
 //! Each copy has other thread ids and times; jittered periods; other low six bits in the address and offset of each leaf and of
 //! three in ten user frames; random addresses for unknown frames; one in ten user symbols renamed.
 
+use crate::random::Random;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
 /// Writes copies of `text` until there are `size` bytes.
 pub fn write(text: &str, size: u64, mut to: impl Write) -> io::Result<u64> {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random::new(1);
     let (mut written, mut copy) = (0, 0);
     let mut out = String::new();
     while written + (out.len() as u64) < size {
@@ -96,18 +97,6 @@ fn frame<'a>(
     let suffix = if new_name { format!("_v{copy}") } else { String::new() };
     let offset = offset.map(|offset| format!("+0x{offset:x}")).unwrap_or_default();
     Some(format!("\t{address:16x} {symbol}{suffix}{offset}{module}"))
-}
-
-/// The same numbers in each run.
-struct Random(u64);
-
-impl Random {
-    fn bits(&mut self, n: u32) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> (64 - n)
-    }
 }
 
 #[cfg(test)]

@@ -5,14 +5,13 @@
 //! The kernel's cost of a sample is the time in the handler that takes it; the interrupt around it is the same for both.
 
 mod interrupts;
-mod load;
 mod on_disk;
 mod process;
 
+use crate::bench::yes;
 use crate::lab::Lab;
 use anyhow::{Context, bail};
 use interrupts::{Samples, Tracefs};
-use load::Stress;
 use process::{Measured, Recorder};
 use std::path::Path;
 use std::time::Duration;
@@ -63,7 +62,7 @@ fn beside_perf(coroner: &Path, runs: u32) -> anyhow::Result<()> {
     let mut sums = Vec::new();
     for run in 1..=runs {
         let dir = tempfile::tempdir()?;
-        let stress = Stress::start()?;
+        let stress = process::stress()?;
         let perf = process::perf_record(97, &dir.path().join("perf.data"), SETTLE, TURN)?;
         let per_file = process::perf_rolling(97, &dir.path().join("rolled"), perf.cpu_ms_per_s)?;
         let with = Recorder::start(coroner, &dir.path().join("a"), 97)?.measure(SETTLE, TURN)?;
@@ -124,7 +123,7 @@ fn samples_of_each(tracefs: &Tracefs, coroner: &Path, dir: &Path) -> anyhow::Res
         let recorder = Recorder::start(coroner, &dir.join(format!("traced-{turn}")), 97)?;
         std::thread::sleep(Duration::from_secs(2));
         ours += interrupts::watch(tracefs, TRACED)?;
-        recorder.stop()?;
+        drop(recorder);
     }
     Ok((perfs, ours))
 }
@@ -147,7 +146,7 @@ fn print_runs(coroner: &Path, runs: u32, most_percent: f64) -> anyhow::Result<()
     println!("|---|---|---|---|---|---|---|---|---|---|");
     for run in 1..=runs {
         let dir = tempfile::tempdir()?;
-        let stress = Stress::start()?;
+        let stress = process::stress()?;
         let measured = Recorder::start(coroner, &dir.path().join("a"), 49)?.measure(SETTLE, TURN)?;
         drop(stress);
         print_whole(run, &measured, &dir.path().join("a"), most_percent)?;
@@ -175,7 +174,7 @@ fn print_whole(run: u32, measured: &Measured, dir: &Path, most_percent: f64) -> 
 
 fn nothing_lost(coroner: &Path) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let stress = Stress::start()?;
+    let stress = process::stress()?;
     let recorder = Recorder::start(coroner, &dir.path().join("a"), 999)?;
     let summary = recorder.summary_after(Duration::from_secs(20))?;
     drop(stress);
@@ -193,11 +192,11 @@ fn nothing_lost(coroner: &Path) -> anyhow::Result<()> {
 
 fn freeze(coroner: &Path) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
-    let stress = Stress::start()?;
+    let stress = process::stress()?;
     let recorder = Recorder::start(coroner, &dir.path().join("a"), 49)?;
     std::thread::sleep(Duration::from_secs(20));
     let took = recorder.mark_and_wait(coroner)?;
-    recorder.stop()?;
+    drop(recorder);
     drop(stress);
     println!(
         "\nFrom `coroner mark` to the frozen file of the minutes before: {:.2} s: {}",
@@ -213,8 +212,4 @@ fn freeze(coroner: &Path) -> anyhow::Result<()> {
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-fn yes(met: bool) -> &'static str {
-    if met { "yes" } else { "**no**" }
 }

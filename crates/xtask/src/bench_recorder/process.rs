@@ -1,18 +1,19 @@
 //! The processes that are measured.
 
 use crate::bench::children_cpu_ms;
-use crate::lab::terminate;
+use crate::child::Ended;
 use anyhow::{Context, bail};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// `coroner record --dir`; ended on drop.
 pub struct Recorder {
-    child: Child,
+    child: Ended,
     dir: PathBuf,
 }
 
@@ -41,7 +42,7 @@ impl Recorder {
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| coroner.display().to_string())?;
-        let recorder = Recorder { child, dir: dir.to_owned() };
+        let recorder = Recorder { child: Ended::by(Signal::TERM, child), dir: dir.to_owned() };
         let limit = Instant::now() + Duration::from_secs(20);
         while !dir.join("control.sock").exists() {
             if Instant::now() > limit {
@@ -62,7 +63,7 @@ impl Recorder {
         let (took, after) = (from.elapsed().as_secs_f64(), threads_ms(self.child.id())?);
         let (rss_mb, peak_rss_mb) = (self.memory_mb("VmRSS:")?, self.memory_mb("VmHWM:")?);
         let seconds = began.elapsed().as_secs_f64();
-        self.stop()?;
+        drop(self);
         let of = |names: &[&str]| {
             let sum = |all: &[(String, f64)]| -> f64 {
                 all.iter()
@@ -86,8 +87,8 @@ impl Recorder {
     /// Its own summary after running this long.
     pub fn summary_after(mut self, time: Duration) -> anyhow::Result<Value> {
         std::thread::sleep(time);
-        let mut stdout = self.child.stdout.take().context("no output")?;
-        terminate(&mut self.child);
+        let mut stdout = self.child.child.stdout.take().context("no output")?;
+        drop(self);
         let mut text = String::new();
         stdout.read_to_string(&mut text)?;
         Ok(serde_json::from_str(&text)?)
@@ -106,11 +107,6 @@ impl Recorder {
         Ok(from.elapsed())
     }
 
-    pub fn stop(mut self) -> anyhow::Result<()> {
-        terminate(&mut self.child);
-        Ok(())
-    }
-
     fn memory_mb(&self, field: &str) -> anyhow::Result<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let kib =
@@ -119,12 +115,12 @@ impl Recorder {
     }
 }
 
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        if let Ok(None) = self.child.try_wait() {
-            terminate(&mut self.child);
-        }
-    }
+/// The load during a measurement.
+pub fn stress() -> anyhow::Result<Ended> {
+    let stress = Command::new("stress-ng").args(["--cpu", "2", "--quiet"]).stdout(Stdio::null()).spawn();
+    let stress = Ended::by(Signal::TERM, stress.context("stress-ng")?);
+    std::thread::sleep(Duration::from_secs(1));
+    Ok(stress)
 }
 
 /// CPU time of each thread of a process so far, from schedstat.
@@ -142,7 +138,7 @@ fn threads_ms(pid: u32) -> anyhow::Result<Vec<(String, f64)>> {
 }
 
 /// `perf record`; ended on drop.
-pub struct Perf(Child);
+pub struct Perf(Ended);
 
 impl Perf {
     pub fn start(rate: u32, file: &Path) -> anyhow::Result<Perf> {
@@ -159,17 +155,9 @@ impl Perf {
             .stderr(Stdio::null())
             .spawn()
             .context("perf (Debian: linux-perf)")?;
-        let perf = Perf(perf);
+        let perf = Perf(Ended::by(Signal::INT, perf));
         std::thread::sleep(Duration::from_millis(500));
         Ok(perf)
-    }
-}
-
-impl Drop for Perf {
-    fn drop(&mut self) {
-        // SAFETY: kill has no memory effects; the pid is our own child, not yet waited for.
-        unsafe { libc::kill(self.0.id() as libc::pid_t, libc::SIGINT) };
-        let _ = self.0.wait();
     }
 }
 

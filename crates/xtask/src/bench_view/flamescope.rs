@@ -43,6 +43,7 @@ pub fn run(coroner: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
             },
             bar: format!("≥ {BAR}×"),
             met: ratio.is_some_and(|ratio| ratio >= BAR),
+            ..Row::default()
         }
     };
     Ok(vec![

@@ -7,6 +7,8 @@ mod flamescope;
 mod server;
 mod set;
 
+use crate::bench::yes;
+use crate::bench_profile::Row;
 use server::Server;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,25 +18,8 @@ const FIRST_PAINT: Duration = Duration::from_secs(1);
 const SELECTION: Duration = Duration::from_millis(200);
 const GRID: Duration = Duration::from_millis(300);
 
-/// A line of the table.
-pub struct Row {
-    pub work: String,
-    pub ours: String,
-    pub peer: String,
-    pub bar: String,
-    pub met: bool,
-}
-
-impl Row {
-    fn within(work: String, took: Duration, what: &str, bar: Duration) -> Row {
-        Row {
-            work,
-            ours: format!("{}{what}", ms(took)),
-            peer: "–".to_owned(),
-            bar: format!("≤ {}", ms(bar)),
-            met: took <= bar,
-        }
-    }
+fn within(work: String, took: Duration, what: &str, bar: Duration) -> Row {
+    Row { work, ours: format!("{}{what}", ms(took)), bar: format!("≤ {}", ms(bar)), met: took <= bar, ..Row::alone() }
 }
 
 /// `part` is one of set, day, flamescope, or empty for all.
@@ -46,8 +31,7 @@ pub fn run(binaries: &Path, part: &str, runs: u32) -> anyhow::Result<()> {
     for (name, measure) in parts.into_iter().filter(|(name, _)| name.contains(part)) {
         eprintln!("{name} …");
         for row in measure(&binaries.join("coroner"), runs.max(3))? {
-            let met = if row.met { "yes" } else { "**no**" };
-            println!("| {} | {} | {} | {} | {met} |", row.work, row.ours, row.peer, row.bar);
+            println!("| {} | {} | {} | {} | {} |", row.work, row.ours, row.peer, row.bar, yes(row.met));
         }
     }
     Ok(())
@@ -89,19 +73,14 @@ fn of_set(coroner: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
             let from = (from + u64::from(turn) * 7) % (all - seconds + 1);
             server.get(&format!("flame?from={}&to={}", from * SECOND, (from + seconds) * SECOND))
         })?;
-        rows.push(Row::within(
-            format!("flame graph of a new selection: {name}"),
-            took.time,
-            &took.said("part"),
-            SELECTION,
-        ));
+        rows.push(within(format!("flame graph of a new selection: {name}"), took.time, &took.said("part"), SELECTION));
     }
     for (name, seconds) in [("minute", 60), ("10 minutes", 600), ("everything", all)] {
         let took = Server::median_of(coroner, &place.path, runs, |server, turn| {
             let from = (u64::from(turn) * 13) % (all - seconds + 1);
             server.get(&format!("cores?columns=1200&from={}&to={}", from * SECOND, (from + seconds) * SECOND))
         })?;
-        rows.push(Row::within(format!("cores, 1200 columns: {name}"), took.time, &took.size(), GRID));
+        rows.push(within(format!("cores, 1200 columns: {name}"), took.time, &took.size(), GRID));
     }
     Ok(rows)
 }
@@ -122,7 +101,7 @@ fn first_paint(coroner: &Path, path: &Path, runs: u32, of: &str) -> anyhow::Resu
     let (all, started, each) = &times[times.len() / 2];
     let each: Vec<String> = each.iter().map(|got| format!("{} {}", got.path, ms(got.time))).collect();
     let what = format!(" (start {}, {})", ms(*started), each.join(", "));
-    Ok(Row::within(format!("first useful paint: start, source, verdict, cores; {of}"), *all, &what, FIRST_PAINT))
+    Ok(within(format!("first useful paint: start, source, verdict, cores; {of}"), *all, &what, FIRST_PAINT))
 }
 
 /// 24 hours of 192 cores.
@@ -137,7 +116,7 @@ fn of_day(coroner: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
             let from = u64::from(turn) * 11 % (24 * 3600 - seconds + 1);
             server.get(&format!("cores?columns=1200&from={}&to={}", from * SECOND, (from + seconds) * SECOND))
         })?;
-        rows.push(Row::within(
+        rows.push(within(
             format!("cores, 1200 columns: {hours} h of 24 h × {} cores", set::CORES),
             took.time,
             &took.size(),
@@ -145,11 +124,11 @@ fn of_day(coroner: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
         ));
     }
     let took = Server::median_of(coroner, &place.path, runs, |server, _| server.get("timeline?columns=1200"))?;
-    rows.push(Row::within("time line of 24 h".to_owned(), took.time, &took.size(), GRID));
+    rows.push(within("time line of 24 h".to_owned(), took.time, &took.size(), GRID));
     let took = Server::median_of(coroner, &place.path, runs, |server, turn| {
         let from = u64::from(turn) * 3601;
         server.get(&format!("flame?from={}&to={}", from * SECOND, (from + 60) * SECOND))
     })?;
-    rows.push(Row::within("flame graph of a minute of them".to_owned(), took.time, &took.said("part"), SELECTION));
+    rows.push(within("flame graph of a minute of them".to_owned(), took.time, &took.said("part"), SELECTION));
     Ok(rows)
 }

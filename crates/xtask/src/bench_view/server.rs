@@ -1,15 +1,17 @@
 //! A real server and real requests.
 
 use super::ms;
+use crate::child::Ended;
 use anyhow::{Context, bail};
+use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub struct Server {
-    child: Child,
+    _child: Ended,
     address: String,
 }
 
@@ -53,11 +55,9 @@ impl Server {
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
         let address = line.trim().strip_prefix("http://").and_then(|rest| rest.strip_suffix('/'));
-        let Some(address) = address.map(str::to_owned) else {
-            let _ = child.kill();
-            bail!("coroner view said {line:?}");
-        };
-        Ok(Server { child, address })
+        let child = Ended::by(Signal::KILL, child);
+        let address = address.with_context(|| format!("coroner view said {line:?}"))?.to_owned();
+        Ok(Server { _child: child, address })
     }
 
     pub fn get(&self, path: &str) -> anyhow::Result<Got> {
@@ -110,12 +110,5 @@ impl Server {
         let middle = got.len() / 2;
         eprintln!("  {}: {}", got[middle].path, got.iter().map(|got| ms(got.time)).collect::<Vec<_>>().join(", "));
         Ok(got.swap_remove(middle))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

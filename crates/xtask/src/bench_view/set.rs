@@ -1,7 +1,9 @@
 //! Generated directories of a recorder on a node with 192 cores: samples as in [`day`], and evidence of cores, threads, counters
 //! and minutes as often as a recorder writes it.
 
+use crate::bench::{bytes_in, on_all_cores};
 use crate::bench_profile::ranges::day::{self, Node as Samples, START_CLOCK, START_WALL};
+use crate::random::Random;
 use anyhow::Context;
 use coroner_evidence::recording::{CoreMinute, RollupRow, Writer, segments};
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
@@ -37,7 +39,11 @@ pub fn make(directory: &Path, until: Until, rate: u64) -> anyhow::Result<Made> {
     if directory.is_dir() {
         let (found, _) = segments::list(directory)?;
         let files = found.len() as u64;
-        return Ok(Made { files, bytes: bytes(directory)?, samples: files * FILE_SECONDS * rate * u64::from(CORES) });
+        return Ok(Made {
+            files,
+            bytes: bytes_in(directory)?,
+            samples: files * FILE_SECONDS * rate * u64::from(CORES),
+        });
     }
     let began = std::time::Instant::now();
     // Renamed last, so what exists is complete.
@@ -54,29 +60,17 @@ pub fn make(directory: &Path, until: Until, rate: u64) -> anyhow::Result<Made> {
             }
             samples.fetch_add(write(&names, &unfinished, number, rate)?, Ordering::Relaxed);
             if let Until::Bytes(most) = until {
-                full.fetch_or(bytes(&unfinished)? >= most, Ordering::Relaxed);
+                full.fetch_or(bytes_in(&unfinished)? >= most, Ordering::Relaxed);
             }
         }
         Ok(())
     };
-    let workers = std::thread::available_parallelism()?.get();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| anyhow::bail!("a writer panicked")))
-    })?;
+    on_all_cores(work)?;
     std::fs::rename(&unfinished, directory).context("cannot rename the set")?;
     let files = segments::list(directory)?.0.len() as u64;
-    let made = Made { files, bytes: bytes(directory)?, samples: samples.into_inner() };
+    let made = Made { files, bytes: bytes_in(directory)?, samples: samples.into_inner() };
     eprintln!("  {made:?}, made in {:.0} s", began.elapsed().as_secs_f64());
     Ok(made)
-}
-
-fn bytes(directory: &Path) -> anyhow::Result<u64> {
-    let mut bytes = 0;
-    for entry in std::fs::read_dir(directory)? {
-        bytes += entry?.metadata().map_or(0, |about| about.len());
-    }
-    Ok(bytes)
 }
 
 fn write(names: &Samples, directory: &Path, number: u64, rate: u64) -> anyhow::Result<u64> {
@@ -105,7 +99,7 @@ fn at(second: u64) -> Time {
 /// Most cores are half busy; one is full in the kernel for ten seconds of every five minutes.
 struct Load {
     cores: Vec<CoreTicks>,
-    random: u64,
+    random: Random,
 }
 
 impl Load {
@@ -120,12 +114,7 @@ impl Load {
             softirq: passed / 100,
             ..CoreTicks::default()
         };
-        Load { cores: (0..CORES).map(of).collect(), random: number + 1 }
-    }
-
-    fn next(&mut self, below: u64) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) % below
+        Load { cores: (0..CORES).map(of).collect(), random: Random::new(number + 1) }
     }
 
     fn is_burst(second: u64) -> bool {
@@ -136,7 +125,7 @@ impl Load {
         let mut seen = Evidence::default();
         for tenth in 0..10 {
             for core in 0..CORES as usize {
-                let busy = if core == 17 && Load::is_burst(second) { 10 } else { self.next(9) };
+                let busy = if core == 17 && Load::is_burst(second) { 10 } else { self.random.below(9) };
                 let kernel = if busy == 10 { 10 } else { busy / 4 };
                 let ticks = &mut self.cores[core];
                 ticks.user += busy - kernel;
@@ -153,7 +142,7 @@ impl Load {
             seen.thread_samples.push(ThreadSample {
                 at: now,
                 key: ThreadKey { tid: 1000 + thread, started: 77 },
-                state: if self.next(3) == 0 { 'R' } else { 'S' },
+                state: if self.random.below(3) == 0 { 'R' } else { 'S' },
                 core: (thread + (second / 20) as u32) % CORES,
                 user_ticks: ticks,
                 system_ticks: ticks / 3,
@@ -170,12 +159,12 @@ impl Load {
                 (Source::Softnet, "processed", 1200),
                 (Source::Interrupts, "LOC", 250),
             ] {
-                let value = second * each + self.next(100);
+                let value = second * each + self.random.below(100);
                 seen.counters.push(source, &subject, name, now, value);
             }
         }
         for what in ["cpu", "memory", "io"] {
-            seen.counters.push(Source::Pressure, what, "some_us", now, second * 10_000 + self.next(9000));
+            seen.counters.push(Source::Pressure, what, "some_us", now, second * 10_000 + self.random.below(9000));
         }
         if second.is_multiple_of(60) {
             let wall = START_WALL + second * SECOND;

@@ -3,10 +3,9 @@
 use super::export::Summary;
 use crate::args::profile::ImportArgs;
 use crate::exit::Exit;
-use crate::output::print;
 use crate::output::profile::{counted, footer, header};
 use crate::output::progress::reading;
-use crate::output::terminal;
+use crate::output::{print, terminal};
 use anyhow::bail;
 use coroner_source::profile::copy::write_until;
 use coroner_source::profile::select::Selection;

@@ -253,7 +253,7 @@ prop_compose! {
 
 prop_compose! {
     fn zombie_scan()(
-        at in time(), method in select(&ZombieMethod::ALL[..]), version in 0u8..3, counts in option::of((number(), number())),
+        at in time(), method in select(ZombieMethod::ALL), version in 0u8..3, counts in option::of((number(), number())),
         zombies in vec(zombie(), 0..60), files in vec(pinning_file(), 0..8), holds in vec((0u32..70, 0u32..9, number()), 0..60),
         below in vec((path(), option::of(number()), option::of(held())), 0..6), truncated in option::of("why"),
     ) -> ZombieScan {

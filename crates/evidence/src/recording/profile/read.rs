@@ -4,9 +4,8 @@
 
 use super::super::confine::{MOST_ROWS, Steps, are_tables, fits};
 use super::super::open::{self, Opened};
-use super::super::read;
 use super::super::rows::U64;
-use super::super::{About, RecordingError, chunk};
+use super::super::{About, RecordingError, chunk, read};
 use super::{FrameRow, ProfileClock, SampleRow, SourceRow, StackRow, TaskRow};
 use crate::Wall;
 use rusqlite::{Connection, Row, Statement};

@@ -24,30 +24,24 @@ impl BoxKind {
 
     /// The class in the style sheet.
     pub(super) fn letter(self) -> char {
-        match self {
-            BoxKind::User => 'u',
-            BoxKind::Kernel => 'k',
-            BoxKind::Jit => 'j',
-            BoxKind::Inlined => 'i',
-            BoxKind::Command => 'c',
-            BoxKind::Unknown => 'x',
-            BoxKind::Grew => 'p',
-            BoxKind::Shrank => 'm',
-            BoxKind::Same => 'e',
-        }
+        self.legend().0
     }
 
     pub(super) fn word(self) -> &'static str {
+        self.legend().1
+    }
+
+    fn legend(self) -> (char, &'static str) {
         match self {
-            BoxKind::User => "program",
-            BoxKind::Kernel => "kernel",
-            BoxKind::Jit => "JIT",
-            BoxKind::Inlined => "inlined",
-            BoxKind::Command => "command",
-            BoxKind::Unknown => "no symbol",
-            BoxKind::Grew => "grew",
-            BoxKind::Shrank => "shrank",
-            BoxKind::Same => "same",
+            BoxKind::User => ('u', "program"),
+            BoxKind::Kernel => ('k', "kernel"),
+            BoxKind::Jit => ('j', "JIT"),
+            BoxKind::Inlined => ('i', "inlined"),
+            BoxKind::Command => ('c', "command"),
+            BoxKind::Unknown => ('x', "no symbol"),
+            BoxKind::Grew => ('p', "grew"),
+            BoxKind::Shrank => ('m', "shrank"),
+            BoxKind::Same => ('e', "same"),
         }
     }
 }

@@ -11,8 +11,7 @@ use coroner_evidence::perf::{Attr, Fields};
 
 use super::about::About;
 use crate::import::{ImportError, ImportReport, OddityKind};
-use crate::model::Clock;
-use crate::model::hash::Seeded;
+use crate::model::{Clock, Seeded};
 use crate::records::Beyond;
 use crate::records::space::Tasks;
 use crate::symbols::RecordedKernel;
@@ -63,6 +62,7 @@ mod feature {
     pub const READ: [u32; 7] = [BUILD_ID, HOSTNAME, OS_RELEASE, CMDLINE, EVENT_DESC, SAMPLE_TIME, CLOCK_DATA];
 }
 
+#[derive(Default)]
 pub(super) struct Layout {
     pub swap: bool,
     pub attrs: Vec<Attr>,
@@ -135,17 +135,7 @@ pub(super) fn layout<S: Source + ?Sized>(file: &S, report: &mut ImportReport) ->
         _ => return Err(ImportError::NotThisFormat { expected: "perf.data" }),
     };
     let mut fields = Fields::new(&head[8..], swap);
-    let mut layout = Layout {
-        swap,
-        attrs: Vec::new(),
-        by_first_id: HashMap::default(),
-        renamed: Vec::new(),
-        data: 16..length,
-        clock: None,
-        more: Header::default(),
-        about: About::default(),
-        pipe: false,
-    };
+    let mut layout = Layout { swap, data: 16..length, ..Layout::default() };
     if fields.u64() == Some(16) {
         layout.pipe = true;
         return Ok(layout);

@@ -6,104 +6,26 @@ use crate::import::OddityKind;
 use crate::model::Profile;
 use crate::symbols::Symbols;
 
-/// Builds small perf.data files: one event with IP, TID, TIME, CALLCHAIN, CPU, PERIOD and ids in every record.
-struct Builder {
-    records: Vec<u8>,
-}
+#[allow(dead_code, reason = "the tests of hostile files use the rest")]
+#[path = "../../../tests/targets/perf_file.rs"]
+mod perf_file;
 
-const SAMPLE_TYPE: u64 = 1 | 2 | 4 | 1 << 5 | 1 << 7 | 1 << 8;
+use perf_file::{KERNEL, Records, USER, words};
 
-impl Builder {
-    fn record(&mut self, kind: u32, misc: u16, body: &[u8]) -> &mut Builder {
-        self.records.extend(kind.to_ne_bytes());
-        self.records.extend(misc.to_ne_bytes());
-        self.records.extend(((body.len() + 8) as u16).to_ne_bytes());
-        self.records.extend(body);
-        self
-    }
-
-    fn side(&mut self, kind: u32, misc: u16, time: u64, body: &[u8], text: &str) -> &mut Builder {
-        let mut all = body.to_vec();
-        all.extend(text.bytes());
-        all.resize((all.len() + 1).next_multiple_of(8), 0);
-        all.extend(words32(&[1, 1]));
-        all.extend(words(&[time, 0]));
-        self.record(kind, misc, &all)
-    }
-
-    fn comm(&mut self, time: u64, pid: u32, name: &str, exec: bool) -> &mut Builder {
-        self.side(3, if exec { 1 << 13 } else { 0 }, time, &words32(&[pid, pid]), name)
-    }
-
-    fn mmap(&mut self, time: u64, pid: u32, start: u64, length: u64, path: &str) -> &mut Builder {
-        let mut body = words32(&[pid, pid]);
-        body.extend(words(&[start, length, 0]));
-        self.side(1, 2, time, &body, path)
-    }
-
-    fn sample(&mut self, time: u64, core: u32, pid: u32, chain: &[u64]) -> &mut Builder {
-        let mut body = words(&[chain.get(1).copied().unwrap_or(0)]);
-        body.extend(words32(&[pid, pid]));
-        body.extend(words(&[time]));
-        body.extend(words32(&[core, 0]));
-        body.extend(words(&[1000, chain.len() as u64]));
-        body.extend(words(chain));
-        self.record(9, 2, &body)
-    }
-
-    fn file(&self) -> Vec<u8> {
-        let attr_size = 128u64;
-        let data_at = 104 + attr_size + 16;
-        let mut file = b"PERFILE2".to_vec();
-        file.extend(words(&[
-            104,
-            attr_size + 16,
-            104,
-            attr_size + 16,
-            data_at,
-            self.records.len() as u64,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-        ]));
-        let mut attr = words32(&[1, attr_size as u32]);
-        attr.extend(words(&[0, 999, SAMPLE_TYPE, 0, 1 << 10 | 1 << 18]));
-        attr.resize(attr_size as usize, 0);
-        file.extend(attr);
-        file.extend(words(&[0, 0]));
-        file.extend(&self.records);
-        file
-    }
-}
-
-fn words(words: &[u64]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
-fn words32(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
-const USER: u64 = -512i64 as u64;
-const KERNEL: u64 = -128i64 as u64;
-
-fn example() -> Builder {
-    let mut file = Builder { records: Vec::new() };
-    file.comm(1, 7, "sh", false)
-        .mmap(2, 7, 0x1000, 0x1000, "/bin/sh")
-        // Core 1's ring is read after core 0's: the exec at 10 comes after the sample at 20 and before the one at 5.
-        .sample(20, 0, 7, &[KERNEL, 0xffff_ffff_8100_0000, USER, 0x1010, 0x9000])
-        .comm(10, 7, "my prog", true)
-        .mmap(11, 7, 0x1000, 0x1000, "/bin/prog")
-        .sample(5, 1, 7, &[USER, 0x1010])
-        .record(68, 0, &[])
-        .record(2, 0, &words(&[0, 17, 0, 0, 0]))
-        // The same losses, counted by perf at the end.
-        .record(13, 0, &words(&[17, 0, 0, 0]))
-        .sample(30, 1, 0, &[KERNEL, 0xffff_ffff_8100_0000]);
+fn example() -> Records {
+    let mut file = Records::default();
+    file.comm(1, 7, "sh", false);
+    file.mmap(2, 7, 0x1000, 0x1000, "/bin/sh");
+    // Core 1's ring is read after core 0's: the exec at 10 comes after the sample at 20 and before the one at 5.
+    file.sample(20, 0, 7, &[KERNEL, 0xffff_ffff_8100_0000, USER, 0x1010, 0x9000]);
+    file.comm(10, 7, "my prog", true);
+    file.mmap(11, 7, 0x1000, 0x1000, "/bin/prog");
+    file.sample(5, 1, 7, &[USER, 0x1010]);
+    file.add(68, 0, &[]);
+    file.add(2, 0, &words(&[0, 17, 0, 0, 0]));
+    // The same losses, counted by perf at the end.
+    file.add(13, 0, &words(&[17, 0, 0, 0]));
+    file.sample(30, 1, 0, &[KERNEL, 0xffff_ffff_8100_0000]);
     file
 }
 
@@ -152,12 +74,12 @@ fn a_file_without_its_size_after_a_crash_is_read() {
 fn compressed_records_read_alike() {
     let plain = example();
     let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).expect("memory");
-    std::io::Write::write_all(&mut encoder, &plain.records).expect("memory");
+    std::io::Write::write_all(&mut encoder, &plain.0).expect("memory");
     let packed = encoder.finish().expect("memory");
     // One stream, split into records anywhere.
-    let mut file = Builder { records: Vec::new() };
+    let mut file = Records::default();
     for part in packed.chunks(37) {
-        file.record(81, 0, part);
+        file.add(81, 0, part);
     }
     assert_eq!(folded(&file.file()).0, folded(&plain.file()).0);
 }
@@ -165,7 +87,7 @@ fn compressed_records_read_alike() {
 #[test]
 fn a_record_shorter_than_its_header_ends_the_reading() {
     let mut file = example();
-    file.records.extend([9, 0, 0, 0, 0, 0, 3, 0]);
+    file.0.extend([9, 0, 0, 0, 0, 0, 3, 0]);
     let (_, report) = folded(&file.file());
     assert_eq!((report.samples, report.count(OddityKind::BadRecord), report.truncated), (3, 1, true));
 }
@@ -202,9 +124,9 @@ proptest! {
     #[test]
     fn any_records(records in proptest::collection::vec(
         (prop_oneof![0u32..22, 60u32..86], any::<u16>(), proptest::collection::vec(any::<u8>(), 0..120)), 0..20)) {
-        let mut file = Builder { records: Vec::new() };
+        let mut file = Records::default();
         for (kind, misc, body) in &records {
-            file.record(*kind, *misc, body);
+            file.add(*kind, *misc, body);
         }
         let _ = read(&file.file());
     }

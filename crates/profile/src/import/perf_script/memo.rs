@@ -4,10 +4,11 @@
 //! so two lines with the same parts are the same frame.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 
 use super::bytes::{equal, hex_and_spaces};
 use super::frame::Split;
-use crate::model::hash;
+use crate::model::Seeded;
 
 /// A frame line after its address.
 #[derive(Clone, Copy)]
@@ -61,14 +62,14 @@ struct Tail {
 }
 
 pub(super) struct Memo {
-    seed: u64,
+    seed: foldhash::quality::RandomState,
     slots: Vec<u64>,
     known: Vec<KnownLine>,
     /// The heads of all known lines, concatenated, and where each ends.
     heads: Vec<u8>,
     head_ends: Vec<usize>,
     tails: Vec<Tail>,
-    tail_ids: HashMap<Vec<u8>, u32, hash::Seeded>,
+    tail_ids: HashMap<Vec<u8>, u32, Seeded>,
     /// The line last seen at an address of each region.
     near: Vec<u32>,
 }
@@ -93,7 +94,7 @@ impl Memo {
             high: false,
         };
         let mut memo = Memo {
-            seed: hash::random_seed(),
+            seed: Default::default(),
             slots: vec![0; 1 << 12],
             known: vec![start],
             heads: Vec::new(),
@@ -180,7 +181,7 @@ impl Memo {
     }
 
     fn hash(&self, head: &[u8], tail: u32, high: bool) -> u64 {
-        hash::bytes(self.seed ^ u64::from(high) << 32 ^ u64::from(tail), head)
+        self.seed.hash_one((head, tail, high))
     }
 
     /// Looks up `line`, which ends with its newline.

@@ -216,10 +216,8 @@ fn a_faster_rate_afterwards_does_not_turn_a_run_into_chance() {
 fn sampled(made: &mut Made, hz: u64, seconds: u64, mut who: impl FnMut(u64) -> TaskId) {
     for n in 0..hz * seconds {
         let time = n * 1_000_000_000 / hz;
-        made.tick(time, who(time / MS));
-        if let Some(last) = made.samples.last_mut() {
-            last.period = 1_000_000_000 / hz;
-        }
+        let stack = made.stack(&["main", "work"]);
+        made.sample_for(1_000_000_000 / hz, 1, time, who(time / MS), stack);
     }
 }
 

@@ -21,8 +21,7 @@ const BAR: f64 = 0.95;
 const PAUSE: u64 = 5 * MS;
 
 pub fn run(_binaries: &Path, runs: u32) -> anyhow::Result<Vec<Row>> {
-    // SAFETY: no memory is involved.
-    if unsafe { libc::geteuid() } != 0 {
+    if !rustix::process::geteuid().is_root() {
         bail!("the load has real-time threads and perf records all cores: run as root");
     }
     let threshold = MonopolyOptions::default().threshold;
@@ -199,10 +198,9 @@ impl Score {
                 self.split,
                 self.unknown
             ),
-            peer: "–".to_owned(),
-            ratio: "–".to_owned(),
             bar: if rate == 999 { format!("≥ {BAR} for both, none in parts") } else { "none".to_owned() },
             met: rate != 999 || enough,
+            ..Row::alone()
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What the finder must find: threads that take a core for themselves at random times, among threads that share. Each working
 //! thread reads the clock all the time and records when it was on which core. The finder never sees these records.
 
+use crate::random::Random;
 use anyhow::{Context, bail};
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,30 +16,8 @@ const PAUSE: u64 = 2 * MS;
 /// Shorter stretches do not matter.
 const NOTED: u64 = 20 * MS;
 
-/// A small random generator: the same seed draws the same.
-pub struct Draw(u64);
-
-impl Draw {
-    pub fn new(seed: u64) -> Draw {
-        Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit.max(1)
-    }
-
-    fn between(&mut self, from: u64, until: u64) -> u64 {
-        from + self.below(until - from)
-    }
-}
-
 pub fn monotonic_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes one timespec that we own.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -62,15 +42,14 @@ struct Notes {
 
 impl Notes {
     fn new(what: &'static str, all: &Arc<Mutex<String>>) -> Notes {
-        // SAFETY: no memory is involved.
-        Notes { what, tid: unsafe { libc::gettid() }, text: String::new(), all: all.clone() }
+        Notes { what, tid: gettid().as_raw_nonzero().get(), text: String::new(), all: all.clone() }
     }
 
     /// Works until a given time.
     fn work(&mut self, until: u64) {
         let mut start = monotonic_ns();
         let mut last = start;
-        let mut core = core();
+        let mut core = sched_getcpu();
         let mut seen = switches();
         while last < until {
             let mut sum = 0u64;
@@ -84,12 +63,12 @@ impl Notes {
                 if switched {
                     self.note(core, start, last);
                     start = now;
-                    core = self::core();
+                    core = sched_getcpu();
                 }
-            } else if core != self::core() {
+            } else if core != sched_getcpu() {
                 self.note(core, start, last);
                 start = now;
-                core = self::core();
+                core = sched_getcpu();
             } else {
                 // Do not count short switches for the next long pause.
                 if now / (10 * MS) != last / (10 * MS) {
@@ -101,7 +80,7 @@ impl Notes {
         self.note(core, start, last);
     }
 
-    fn note(&mut self, core: i32, start: u64, end: u64) {
+    fn note(&mut self, core: usize, start: u64, end: u64) {
         if end.saturating_sub(start) >= NOTED {
             let _ = writeln!(self.text, "{} {} {core} {start} {end}", self.what, self.tid);
         }
@@ -116,27 +95,10 @@ impl Drop for Notes {
     }
 }
 
-fn core() -> i32 {
-    // SAFETY: no memory is involved.
-    unsafe { libc::sched_getcpu() }
-}
-
-fn cores() -> Vec<usize> {
-    // SAFETY: the set is ours and of the size we say; all-zero is a valid set.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
-        (0..libc::CPU_SETSIZE as usize).filter(|core| libc::CPU_ISSET(*core, &set)).collect()
-    }
-}
-
 fn pin(core: usize) {
-    // SAFETY: as above.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(core, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
-    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    let _ = sched_setaffinity(None, &set);
 }
 
 /// Makes the calling thread real-time.
@@ -152,14 +114,15 @@ fn name(name: &str) -> std::thread::Builder {
 
 /// Works for `seconds` and writes `what tid core start end` (nanoseconds of CLOCK_MONOTONIC) for each stretch to `truth`.
 pub fn run(seed: u64, seconds: u64, threshold_ms: u64, truth: &Path) -> anyhow::Result<()> {
-    // SAFETY: no memory is involved. If our parent is gone, nobody needs the load.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    // If our parent is gone, nobody needs the load.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let policy_allowed = std::thread::spawn(|| real_time(libc::SCHED_FIFO)).join();
     if !policy_allowed.is_ok_and(|allowed| allowed) {
         bail!("real-time threads are not allowed here: run as root");
     }
-    let mut draw = Draw::new(seed);
-    let cores = cores();
+    let mut draw = Random::new(seed);
+    let allowed = sched_getaffinity(None)?;
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
     let notes = Arc::new(Mutex::new(String::new()));
     let stop = Arc::new(AtomicBool::new(false));
     let end = monotonic_ns() + seconds * 1000 * MS;

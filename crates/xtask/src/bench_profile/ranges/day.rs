@@ -4,6 +4,7 @@
 //! Each program has 250 branching stacks, 10 to 60 frames deep, a few of them frequent and most of them rare; a file contains half
 //! of them. Names are as long as those of the kernel, C++ and Go.
 
+use crate::random::Random;
 use coroner_evidence::Wall;
 use coroner_evidence::recording::{Writer, segments};
 use coroner_profile::import::ImportReport;
@@ -22,36 +23,6 @@ pub const SECOND: u64 = 1_000_000_000;
 const PROGRAMS: usize = 48;
 const THREADS: usize = 600;
 const STACKS: usize = 250;
-
-/// SplitMix64: the day is the same in every run.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Favours small numbers.
-    fn skewed(&mut self, n: usize) -> usize {
-        ((self.unit().powi(3) * n as f64) as usize).min(n - 1)
-    }
-}
 
 struct Program {
     tasks: Vec<TaskId>,
@@ -84,8 +55,8 @@ fn capital(word: &str) -> String {
 }
 
 fn symbol(random: &mut Random, style: usize) -> String {
-    let n = random.below(100_000);
-    let mut word = || WORDS[random.below(WORDS.len())];
+    let n = random.index(100_000);
+    let mut word = || WORDS[random.index(WORDS.len())];
     match style {
         0 => format!("{}_{}_{}_{}", word(), word(), word(), n % 1000),
         1 => format!(
@@ -114,7 +85,7 @@ fn symbol(random: &mut Random, style: usize) -> String {
 }
 
 fn hex(random: &mut Random, digits: usize) -> String {
-    (0..digits).map(|_| char::from(b"0123456789abcdef"[random.below(16)])).collect()
+    (0..digits).map(|_| char::from(b"0123456789abcdef"[random.index(16)])).collect()
 }
 
 impl Node {
@@ -183,15 +154,15 @@ impl Node {
 
     /// What runs on a core at its next sample.
     fn run_on(&self, random: &mut Random, file: u64, now: &mut Running) {
-        if random.below(10) < 3 {
+        if random.index(10) < 3 {
             now.program = random.skewed(PROGRAMS);
             let tasks = &self.programs[now.program].tasks;
             now.task = tasks[random.skewed(tasks.len())];
-            if random.below(3) == 0 {
+            if random.index(3) == 0 {
                 (now.task, now.stack) = self.idle;
             }
         }
-        if now.task != self.idle.0 && random.below(4) > 0 {
+        if now.task != self.idle.0 && random.index(4) > 0 {
             let stacks = &self.programs[now.program].stacks;
             // Each file contains a different half.
             now.stack = stacks[(random.skewed(STACKS / 2) + file as usize * 7) % STACKS];
@@ -239,13 +210,13 @@ fn branching(random: &mut Random, names: &mut Dictionary, own: &[FrameId], kerne
     let mut known: Vec<Vec<FrameId>> = vec![own[..8].to_vec()];
     let mut stacks = Vec::new();
     while stacks.len() < STACKS {
-        let from = &known[random.below(known.len())];
-        let mut frames = from[..5 + random.below(from.len() - 4).min(from.len() - 5)].to_vec();
-        frames.extend((0..1 + random.below(12)).map(|_| own[random.skewed(own.len())]));
+        let from = &known[random.index(known.len())];
+        let mut frames = from[..5 + random.index(from.len() - 4).min(from.len() - 5)].to_vec();
+        frames.extend((0..1 + random.index(12)).map(|_| own[random.skewed(own.len())]));
         frames.truncate(50);
         known.push(frames.clone());
-        if random.below(10) < 4 {
-            frames.extend((0..2 + random.below(14)).map(|_| kernel[random.skewed(kernel.len())]));
+        if random.index(10) < 4 {
+            frames.extend((0..2 + random.index(14)).map(|_| kernel[random.skewed(kernel.len())]));
         }
         if (10..=60).contains(&frames.len()) {
             stacks.push(frames.into_iter().fold(StackId::EMPTY, |stack, frame| names.stacks.push(stack, frame)));
