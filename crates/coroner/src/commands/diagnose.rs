@@ -22,14 +22,16 @@ pub fn run(args: DiagnoseArgs) -> anyhow::Result<Exit> {
     let (evidence, recorded) = examine(&args)?;
     let mut diagnosis = diagnose(&evidence);
     let from = args.recorded.as_arguments();
-    if let Some(from) = &from {
-        from_recording::carry(&mut diagnosis, from);
-    }
     let source = recorded.as_ref().map_or(String::new(), Recorded::lines);
     if args.json {
         let document = with_recorder(documents::diagnosis::document(&diagnosis)?, recorded.as_ref());
         print(&json_text(&document))?;
-    } else if !args.report.is_stdout() {
+    }
+    // For people: the document is the same wherever the evidence was read.
+    if let Some(from) = &from {
+        from_recording::carry(&mut diagnosis, from);
+    }
+    if !args.json && !args.report.is_stdout() {
         let told =
             diagnosis_text::Told { source: &source, from: from.as_deref(), is_incident: false, verbose: args.verbose };
         print(&diagnosis_text::render(&diagnosis, &evidence, &told))?;

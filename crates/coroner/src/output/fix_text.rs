@@ -31,6 +31,11 @@ pub struct Shown<'s> {
 }
 
 impl Shown<'_> {
+    /// The same for the commands in a text.
+    fn text(&self, text: &str) -> String {
+        self.from.map_or_else(|| text.to_owned(), |from| from_recording::in_text(text, from))
+    }
+
     /// A command of ours that looks at the same recording, if it is one.
     fn command(&self, text: &str) -> String {
         one_line(&self.from.map_or_else(|| text.to_owned(), |from| from_recording::command(text, from)))
@@ -53,7 +58,7 @@ pub fn plan(plan: &Plan, shown: &Shown<'_>) -> String {
     out.push_str(&reboot_text(plan, width, When::Before));
     if let Some(other) = &plan.other_dead {
         out.push('\n');
-        out.push_str(&wrap(other, width, 0));
+        out.push_str(&wrap(&shown.text(other), width, 0));
     }
     out.push_str(&others_text(plan, shown, width));
     out.push_str(&refused_text(plan, width));

@@ -27,7 +27,7 @@ pub fn carry(diagnosis: &mut Diagnosis, from: &str) {
 }
 
 /// Commands stand between backquotes.
-fn in_text(text: &str, from: &str) -> String {
+pub fn in_text(text: &str, from: &str) -> String {
     let parts = text.split('`').enumerate();
     let parts: Vec<String> =
         parts.map(|(i, part)| if i % 2 == 1 { command(part, from) } else { part.to_owned() }).collect();

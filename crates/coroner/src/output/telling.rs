@@ -263,6 +263,44 @@ mod tests {
         );
     }
 
+    const END: Wall = Wall(1_700_000_005_000_000_000);
+
+    fn ended(from: u64, until: u64) -> TimeSpan {
+        let at = |before: u64| Some(END - Duration::from_secs(before));
+        TimeSpan { from: at(from), until: at(until), ongoing: false, ..TimeSpan::default() }
+    }
+
+    #[test]
+    fn times_are_told_as_people_say_them() {
+        let seen = Some((END - Duration::from_secs(60), END));
+        let words = |time| span_words(&time, seen);
+        assert_eq!(words(TimeSpan::default()), "ongoing");
+        let began = TimeSpan { from: Some(END - Duration::from_secs(30)), ..TimeSpan::default() };
+        assert_eq!(words(began), "ongoing since 22:12:55Z");
+        assert_eq!(words(TimeSpan { already: true, ..began }), "ongoing since 22:12:55Z or earlier");
+        assert_eq!(words(ended(60, 20)), "22:12:25Z to 22:13:05Z");
+        assert_eq!(words(ended(20, 20)), "at 22:13:05Z");
+        assert_eq!(words(TimeSpan { from: None, ..ended(20, 20) }), "ended 22:13:05Z");
+        assert_eq!(words(ended(90_000, 90_000)), "at 2023-11-13T21:13:25Z", "another day");
+    }
+
+    #[test]
+    fn what_goes_on_is_told_in_full_and_what_is_over_is_listed() {
+        let verdict =
+            |time| Verdict { time, ..crate::output::test_diagnosis::the_incident().conclusion.verdicts.remove(0) };
+        let (goes_on, over) = (verdict(TimeSpan::default()), verdict(ended(60, 20)));
+        let numbers = |verdicts: &[Verdict], is_incident, verbose| {
+            let (full, listed) = by_time(verdicts, is_incident, verbose);
+            (full.len(), listed.len())
+        };
+        let mixed = [goes_on.clone(), over.clone(), over.clone()];
+        assert_eq!(numbers(&mixed, false, false), (1, 2));
+        assert_eq!(numbers(&mixed, false, true), (3, 0), "-v tells all");
+        assert_eq!(numbers(&[over.clone(), goes_on], true, false), (2, 0), "an incident begins with its own");
+        let past = [over.clone(), over.clone(), over];
+        assert_eq!(numbers(&past, false, false), (2, 1), "somebody wants to know what happened");
+    }
+
     #[test]
     fn every_dead_end_has_a_rule() {
         for (code, _) in DEAD_ENDS {

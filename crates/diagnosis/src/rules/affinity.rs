@@ -71,7 +71,7 @@ fn checked(cores: &Cores) -> Answer {
     {
         return Answer::CannotTell {
             because: format!(
-                "{} and {} are both pinned to core {core}; {} waited {} of {} while {} ran {}, but not mainly because of the other",
+                "{} and {} are both pinned to core {core}; {} waited {} of {} while {} ran {}, so pinning may be part of it",
                 worst.name,
                 other.name,
                 worst.name,

@@ -10,7 +10,7 @@ use crate::cores::owners::{Owner, OwnerKind};
 use crate::cores::threads::Who;
 use crate::cores::timeline::Saturation;
 use crate::cores::traffic;
-use crate::cores::waits::Harm;
+use crate::cores::waits::{Harm, VICTIM_WAITED_NS};
 use crate::cores::words::{percent, percent_value, span};
 use crate::cores::{Cores, FullCore, IN_KERNEL};
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject};
@@ -48,10 +48,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
             ),
             how_to_see,
         },
-        None => Answer::Fine(format!(
-            "core {} was full, but no single thread kept others off it for long",
-            any_full[0].core
-        )),
+        None => Answer::Fine(longest_of_all(cores, any_full[0].core)),
     }
 }
 
@@ -70,6 +67,20 @@ fn keeps_others_off(full: &FullCore) -> bool {
         owner.share >= ORDINARY_SHARE && (full.is_stuck() || full.others_have_room())
     };
     to_blame && full.victims.iter().any(|v| v.harm == Harm::Starved)
+}
+
+/// The numbers behind *fine*: who waited longest for a full core.
+fn longest_of_all(cores: &Cores, full_core: u32) -> String {
+    let full = cores.full(Saturation::Busy, |_| true);
+    let waits = full.iter().flat_map(|f| f.victims.iter().map(move |victim| (f.core, victim)));
+    match waits.max_by_key(|(_, victim)| victim.waited_ns) {
+        Some((core, victim)) => format!(
+            "the longest wait for a full core was {} in all ({}, core {core}), not behind one thread that kept others off",
+            span(victim.waited_ns),
+            victim.who.name()
+        ),
+        None => format!("core {full_core} was full, but no thread waited {} or longer for it", span(VICTIM_WAITED_NS)),
+    }
 }
 
 /// A real-time thread that fills a core nobody else wants is still worth knowing: another thread may want it later.

@@ -190,7 +190,12 @@ fn finding(evidence: &Evidence, t: &Throttled, window: Duration) -> Finding {
         ties: Ties { until: t.until, ..Ties::of_cgroup(t.path) },
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Cgroup, t.path),
-        title: format!("{} is throttled by {quota} in {} of its periods", cgroup_name(t.path), percent(t.ratio())),
+        title: format!(
+            "{} {} throttled by {quota} in {} of its periods",
+            cgroup_name(t.path),
+            if t.until.is_some() { "was" } else { "is" },
+            percent(t.ratio())
+        ),
         detail: format!(
             "In {}, cgroup {}{} used up its CPU quota in {} of {} periods. Its threads then stood still, {} in total (summed over \
              cores), even if cores were idle. This is neither contention (another thread has the core: core-saturated, core-monopolised) \

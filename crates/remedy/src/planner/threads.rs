@@ -33,20 +33,31 @@ pub fn targets(case: &Case<'_>, problem: &Problem<'_>, targets: &mut Targets) {
 }
 
 pub fn plan(case: &Case<'_>, problem: &Problem<'_>, facts: &Facts, draft: &mut Draft) {
-    // The finding that says most: who, where, and who suffers.
-    let Some(finding) = KEEPS_OTHERS_OFF.iter().find_map(|code| all(problem).find(|finding| finding.code == *code))
-    else {
-        return;
-    };
+    // The finding that says most: who, where, and who suffers. A walk that keeps nobody off is only paused: that is the first aid
+    // that the diagnosis names.
+    let keeps_off = KEEPS_OTHERS_OFF.iter().find_map(|code| all(problem).find(|finding| finding.code == *code));
+    let walk = all(problem).find(|finding| finding.code == Code::MemcgWalk);
+    let Some(finding) = keeps_off.or(walk.filter(|walk| is_first_aid(problem, walk))) else { return };
     let (Some(culprit), Some(&core)) = (finding.ties.culprits.first(), finding.ties.cores.first()) else { return };
     let cores = Cores::of(case.evidence);
     let Some(window) = cores.window() else { return };
     let starved = all(problem).find(|finding| finding.code == Code::NicCoreStarved);
-    let walk = all(problem).find(|finding| finding.code == Code::MemcgWalk);
     let scene = Scene { case, facts, cores: &cores, window, core, starved, walk, finding };
+    if keeps_off.is_none() {
+        if let Some(pause) = scene.pause(culprit, draft) {
+            draft.step(pause);
+        }
+        return;
+    }
     scene.culprit(culprit, draft);
     scene.poller(draft);
     scene.interrupts(draft);
+}
+
+/// Whether the diagnosis names pausing the walker as first aid: it is not the cause itself, and no worker of the kernel.
+fn is_first_aid(problem: &Problem<'_>, walk: &Finding) -> bool {
+    let is_worker = |task: &Task| task.comm.starts_with("kworker/") || task.comm.starts_with("kswapd");
+    !std::ptr::eq(problem.root, walk) && walk.ties.culprits.first().is_some_and(|task| !is_worker(task))
 }
 
 struct Scene<'s> {

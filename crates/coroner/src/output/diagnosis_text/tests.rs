@@ -1,6 +1,6 @@
 use super::*;
 use crate::output::test_diagnosis::*;
-use coroner_diagnosis::verdict::{Conclusion, Proof, Proofs};
+use coroner_diagnosis::verdict::{Conclusion, Proof, Proofs, TimeSpan};
 use coroner_diagnosis::{Code, Severity, SubjectKind};
 
 fn text(diagnosis: &Diagnosis, verbose: bool) -> String {
@@ -23,7 +23,7 @@ fn the_root_cause_comes_first_and_each_effect_after_its_cause() {
     in_order(
         &told,
         &[
-            "VERDICT critical, likely: not everything could be seen",
+            "VERDICT critical, ongoing, likely: not everything could be seen",
             "Likely root cause: ecs.service crashloops: 4.0 restarts per minute (unit-crashloop)",
             "ecs.service ends and is started again and again.",
             "Also: ecs.service has no work here (agent-unused)",
@@ -73,7 +73,7 @@ fn a_possible_cause_says_so() {
     in_order(
         &text(&diagnosis, false),
         &[
-            "VERDICT critical, only possible: too little could be seen to be sure",
+            "VERDICT critical, ongoing, only possible: too little could be seen to be sure",
             "Possible root cause: ecs.service",
             "possible: each start leaves one · not shown: their names are needed; their names are needed",
         ],
@@ -116,7 +116,7 @@ fn two_causes_are_two_verdicts() {
         &text(&diagnosis, false),
         &[
             "VERDICT 1 of 2 critical",
-            "VERDICT 2 of 2 warning, proven",
+            "VERDICT 2 of 2 warning, ongoing, proven",
             "Root cause: /job is throttled by its quota (cpu-throttled)",
         ],
     );
@@ -178,4 +178,29 @@ fn the_nodes_names_cannot_drive_the_terminal() {
     verdict.timeline[0].what = "d\u{1b}[31m".to_owned();
     let told = text(&diagnosis, true);
     assert!(!told.contains('\u{1b}') && !told.contains("\nCRITICAL\n"), "{told}");
+}
+
+#[test]
+fn what_is_over_comes_last_and_short() {
+    let mut diagnosis = the_incident();
+    let mut over = diagnosis.conclusion.verdicts[0].clone();
+    let until = diagnosis.window.map(|(_, to)| to - Duration::from_secs(30));
+    over.time = TimeSpan { until, ongoing: false, ..TimeSpan::default() };
+    over.over = until;
+    over.root_cause.title = "another trouble".to_owned();
+    diagnosis.conclusion.verdicts.push(over);
+    let told = text(&diagnosis, false);
+    in_order(
+        &told,
+        &[
+            "VERDICT critical, ongoing, likely",
+            "Over - another trouble (unit-crashloop; critical, likely): ended 22:12:55Z. If it comes back: Switch it off",
+            "Ruled out",
+            "Next steps in detail: coroner fix",
+        ],
+    );
+    assert!(!told.contains("VERDICT 2"), "{told}");
+    let from = Told { source: "", from: Some("--from x.coroner"), is_incident: false, verbose: false };
+    let told = render(&diagnosis, &Evidence::default(), &from);
+    in_order(&told, &["Next steps in detail: coroner fix --from x.coroner"]);
 }

@@ -27,7 +27,7 @@ fn a_report_has_everything_in_order() {
             "# gpu-17: likely cause: ecs.service crashloops: 4.0 restarts per minute\n",
             "- cores: 96\n",
             "- from the recorder\n",
-            "## Verdict (critical, likely: not everything could be seen)\n",
+            "## Verdict (critical, ongoing, likely: not everything could be seen)\n",
             "**Likely root cause:** ecs.service crashloops: 4.0 restarts per minute (unit ecs.service, `unit-crashloop`)",
             "- also: ecs.service has no work here (`agent-unused`)",
             "### What to do\n\nSwitch it off: `systemctl disable --now ecs.service`, then reboot.\n",
