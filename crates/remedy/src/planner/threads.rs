@@ -63,7 +63,8 @@ impl Scene<'_> {
     fn culprit(&self, culprit: &Task, draft: &mut Draft) {
         let name = culprit.name();
         let Some(about) = thread_of(self.case.evidence, culprit.tid) else { return };
-        if self.case.is_observer(about.pid) {
+        let process = self.case.evidence.processes.iter().rev().find(|process| process.pid == about.pid);
+        if self.case.evidence.is_observer(about.pid, process.map(|process| process.started)) {
             return;
         }
         if about.kernel {
