@@ -168,7 +168,7 @@ mod tests {
             book.each_second(&job, 20, 900).charge(&job, &hog, 1, 900);
         }
         let f = one(of(&book.evidence(0.1)));
-        assert_eq!(f.title, "job[100] and 1 other got 2 % of the CPU time it asked for: hog[7] had core 1");
+        assert_eq!(f.title, "job[100] (and 1 other) got 2 % of the CPU time it asked for: hog[7] had core 1");
         assert_eq!(f.ties.victims.len(), 2);
     }
 

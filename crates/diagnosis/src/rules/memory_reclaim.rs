@@ -393,11 +393,14 @@ fn fine(evidence: &Evidence, reclaim: &Reclaim, some: Option<f64>, full: Option<
     let n = |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), count);
     let limited = evidence.counters.subjects(Source::CgroupMemory).len() as u64;
     format!(
-        "memory {}; pages scanned by the node: direct reclaim {}, kswapd {}; {} checked for their own limits",
+        "memory {}; pages scanned by the node: direct reclaim {}, kswapd {}; {}",
         pressure_words(some, full, window),
         n(reclaim.direct_scanned),
         n(reclaim.kswapd_scanned),
-        plural(limited, "cgroup", "cgroups")
+        match limited {
+            0 => "no cgroup with a memory limit seen".to_owned(),
+            n => format!("{} not held up by their own limits", plural(n, "cgroup", "cgroups")),
+        }
     )
 }
 

@@ -87,13 +87,13 @@ pub fn victims_text(case: &Case<'_>, loss: &Loss) -> String {
     listed(&loss.victims.iter().map(each).collect::<Vec<_>>(), NAMED)
 }
 
-/// The one who lost most: `svc[4711]`, `svc[4711] and 3 others`.
+/// The one who lost most: `svc[4711]`, `svc[4711] (and 3 others)`.
 pub fn victim_names(loss: &Loss) -> String {
     let first = loss.victims.first().map_or_else(String::new, |v| task(&v.actor, &v.party).name());
     match loss.victims.len() {
         0 | 1 => first,
-        2 => format!("{first} and 1 other"),
-        n => format!("{first} and {} others", n - 1),
+        2 => format!("{first} (and 1 other)"),
+        n => format!("{first} (and {} others)", n - 1),
     }
 }
 
@@ -195,8 +195,12 @@ pub fn ties(case: &Case<'_>, loss: &Loss) -> Ties {
     }
 }
 
-/// Whether a finding was made from this loss.
-pub fn is_about(loss: &Loss, finding: &Finding) -> bool {
+/// The loss that a finding was made from.
+pub fn loss_of<'c>(case: &'c Case<'_>, finding: &Finding) -> Option<&'c Loss> {
+    case.losses()?.iter().find(|loss| is_about(loss, finding))
+}
+
+fn is_about(loss: &Loss, finding: &Finding) -> bool {
     let made = match finding.code {
         Code::UnfairWeight => loss.kind == Kind::Weight,
         Code::ForkStorm => loss.kind == Kind::Forks,

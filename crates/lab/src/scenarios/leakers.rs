@@ -94,7 +94,7 @@ fn leaker_gone(stage: &mut Stage) -> Result<()> {
         .forbid(&["core-monopolised", "cpu-throttled", "nic-core-starved"]);
     stage.ready(&truth)?;
     stage.hold(|| tidy.expect_running())?;
-    stage.ended(json!({"pinned": graveyard.pinned()?}))
+    stage.ended(json!({"dead": graveyard.dead()?}))
 }
 
 fn two_leakers(stage: &mut Stage) -> Result<()> {
@@ -115,7 +115,7 @@ fn two_leakers(stage: &mut Stage) -> Result<()> {
         for child in [&mut first, &mut second, &mut tidy] {
             child.expect_running()?;
         }
-        Ok((graveyard.pinned()? >= WORTH_A_WARNING).then_some(()))
+        Ok((graveyard.dead()? >= WORTH_A_WARNING).then_some(()))
     })?;
     let facts = graveyard.facts(json!({
         "comms": [first.label(), second.label(), tidy.label()], "pids": [first.pid(), second.pid()], "every_ms": EVERY_MS,
@@ -128,13 +128,13 @@ fn two_leakers(stage: &mut Stage) -> Result<()> {
         .innocent(tidy.label())
         .forbid(&["core-monopolised", "cpu-throttled", "nic-core-starved"]);
     stage.ready(&truth)?;
-    let before = graveyard.pinned()?;
+    let before = graveyard.dead()?;
     stage.hold(|| {
         for child in [&mut first, &mut second, &mut tidy] {
             child.expect_running()?;
         }
         Ok(())
     })?;
-    let now = graveyard.pinned()?;
-    stage.ended(json!({"pinned": now, "grew_by": now.saturating_sub(before)}))
+    let now = graveyard.dead()?;
+    stage.ended(json!({"dead": now, "grew_by": now.saturating_sub(before)}))
 }

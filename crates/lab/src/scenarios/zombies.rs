@@ -92,6 +92,15 @@ impl Graveyard {
         pinned(&self.parent, self.page)
     }
 
+    /// The same while cgroups are being made: v1's charge then includes pages that each CPU has set aside, up to 64 for each cgroup that it
+    /// charges (mm/memcontrol.c: MEMCG_CHARGE_BATCH). Others make and remove cgroups too, but not hundreds.
+    pub fn dead(&self) -> Result<u64> {
+        match (self.freed.version, tracked_memcgs(), self.freed.tracked_before) {
+            (1, Some(now), Some(before)) => Ok(now.saturating_sub(before)),
+            _ => self.pinned(),
+        }
+    }
+
     /// Adds the graveyard's facts to these.
     pub fn facts(&self, mut facts: Value) -> Value {
         facts["cgroup"] = json!(self.parent.path());

@@ -79,6 +79,12 @@ impl Watching {
         counts
     }
 
+    /// The dead below the scene that were reported as left, by pattern and id.
+    fn left(&self, scene: &Scene) -> Vec<(String, u64)> {
+        let of_scene = self.evidence.cgroup_fates.iter().filter(|f| f.parent == scene.parent.path());
+        of_scene.flat_map(|f| f.left.iter().map(|id| (f.pattern.clone(), *id))).collect()
+    }
+
     /// Waits until `count` cgroups of the scene are freed: no more events follow.
     fn until_freed(&mut self, scene: &Scene, count: u64) {
         let started = Instant::now();
@@ -201,9 +207,17 @@ fn an_unfreed_cgroup_is_a_zombie() {
         // The shell is in the scene's own cgroup by now.
         let maker = watching.rows(&scene).into_iter().find_map(|r| r.maker.clone()).unwrap();
         assert_eq!(maker.pid, shell.pid());
+        // Followed by its id: it is left, the other is not.
+        crate::test_tree::wait_for("it is reported as left", || {
+            watching.look();
+            !watching.left(&scene).is_empty()
+        });
+        assert_eq!(watching.left(&scene).into_iter().map(|(pattern, _)| pattern).collect::<Vec<_>>(), ["z-*"]);
         std::fs::remove_file(tmpfs.dir().join("page")).unwrap();
         watching.until_freed(&scene, 2);
         assert_eq!(watching.counts(&scene)["z-*"], [1, 1, 1], "{way:?}");
+        let freed: Vec<u64> = watching.evidence.cgroup_fates.iter().flat_map(|f| f.left_freed.clone()).collect();
+        assert!(watching.left(&scene).iter().all(|(_, id)| freed.contains(id)), "{way:?}: {freed:?}");
     }
 }
 

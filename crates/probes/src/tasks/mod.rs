@@ -21,6 +21,7 @@ mod ray;
 mod reading;
 mod stat;
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 
 use coroner_evidence::{Evidence, Observer, Time, probe};
@@ -64,6 +65,8 @@ pub struct TaskReader {
     known: KnownTasks,
     describer: Describer,
     ourselves: Ourselves,
+    /// The observers that were reported, by pid and start.
+    observers_told: HashSet<(u32, u64)>,
     holders: Holders,
     /// The id of the newest thread.
     newest_tid: Option<u32>,
@@ -132,6 +135,7 @@ impl TaskReader {
     pub fn tell_anew(&mut self) {
         self.known.tell_anew();
         self.holders.tell_anew();
+        self.observers_told.clear();
         self.notes = Notes::default();
     }
 
@@ -446,7 +450,9 @@ impl TaskReader {
             self.notes.note_description(process.pid, &description, evidence);
             if !process.kernel && self.ourselves.includes(proc, process.pid, &process.comm) {
                 let (at, pid, started) = (process.at, process.pid, process.started);
-                evidence.observers.push(Observer { at, pid, started });
+                if self.observers_told.insert((pid, started)) {
+                    evidence.observers.push(Observer { at, pid, started });
+                }
             }
             let path = TaskPath::of_process(process.pid, "cgroup");
             let membership = (self.known.wants_cgroup(&process)

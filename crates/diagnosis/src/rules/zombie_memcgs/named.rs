@@ -72,7 +72,7 @@ pub fn who_made_them(
             text.push_str(&format!("{} of the {} were there before we looked. ", count(before), count(dead)));
         }
         let words: Vec<String> = leakers.iter().take(MAKERS).map(|share| left_words(share, left)).collect();
-        text.push_str(&format!("{}. ", list(&words, MAKERS)));
+        text.push_str(&format!("{}. ", words.join("; ")));
         if before > 0 && alike {
             text.push_str("Those there before have the same names: probably the same made them. ");
         }
@@ -85,11 +85,11 @@ pub fn who_made_them(
         born => {
             let stay: u64 = makers.iter().filter_map(|share| share.left).sum();
             text.push_str(&format!(
-                "Of the {} made while we watched, {}: who made the others is unknown. ",
+                "Of the {} made while we watched, {}. ",
                 plural(born, "cgroup", "cgroups"),
                 match stay {
-                    0 => "none stays".to_owned(),
-                    stay => format!("{} stay", count(stay)),
+                    0 => "none stays: who made the dead ones is unknown".to_owned(),
+                    stay => format!("{} stay: who made the others is unknown", count(stay)),
                 }
             ));
         }

@@ -25,7 +25,7 @@ pub const BLOCKED: Cause = Cause {
 };
 
 fn starved(case: &Case<'_>, finding: &Finding) -> Option<Root> {
-    let loss = case.losses()?.iter().find(|loss| cited::is_about(loss, finding))?;
+    let loss = cited::loss_of(case, finding)?;
     let (culprit, cores) = (finding.ties.culprits.first()?, cited::cores_text(loss));
     let share = crate::words::percent(loss.named.min(1.0));
     let because = match finding.code {

@@ -3,8 +3,10 @@
 use super::{LinkRule, Linked, while_both};
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::{FactKey, Finding};
+use crate::finding::{FactKey, Finding, Severity};
 use crate::verdict::{Proof, Proofs};
+use crate::waits::cited::loss_of;
+use crate::waits::losses::Kind;
 
 pub const LINK: LinkRule = LinkRule {
     from: &[
@@ -23,10 +25,15 @@ pub const LINK: LinkRule = LinkRule {
     examine,
 };
 
-fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
+fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
     let core = cause.ties.common_core(&effect.ties)?;
-    // A shortage of CPU or a crowded core is about everybody there; else both must name the same culprit.
+    let kind = loss_of(case, effect)?.kind;
+    // A shortage of CPU or a crowded core explains those who took equal turns. Who lost to a class, a weight or forks lost to somebody in
+    // particular, and both must name that one.
     let because = match cause.code {
+        Code::CpuContention | Code::Affinity if !matches!(kind, Kind::Turns | Kind::Crowd) => return None,
+        // A node that is merely full needs no cause, and is none.
+        Code::CpuContention if cause.severity < Severity::Warning => return None,
         Code::CpuContention => "there are more threads than cores, and each gets a small turn".to_owned(),
         Code::Affinity => format!("threads are pinned to core {core} and take turns there"),
         _ => {
@@ -34,10 +41,6 @@ fn examine(_: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked> {
             format!("{} had core {core} while they waited", culprit.name())
         }
     };
-    // Weights and forks are causes of their own: a full node alone does not make a light cgroup wait for everybody.
-    if matches!(cause.code, Code::CpuContention) && effect.code != Code::CpuStarved {
-        return None;
-    }
     Some(Linked {
         because,
         proofs: Proofs {

@@ -7,7 +7,7 @@ use crate::finding::{Fact, FactKey, Finding, SubjectKind};
 use crate::units::paths::UnitPaths;
 use crate::verdict::{Proof, Proofs};
 use crate::words::{count, duration_words, percent};
-use crate::zombies::growth::RateFrom;
+use crate::zombies::growth::{RateFrom, growth};
 use crate::zombies::{Growth, MakerShare};
 use coroner_evidence::CgroupOwner;
 
@@ -124,9 +124,9 @@ fn examine_left(case: &Case<'_>, left: &Left, cause: &Finding, dead: u64) -> Opt
         },
         proofs: Proofs {
             identity: Proof::shown(format!("they have the path of {unit}, or its processes made them")),
-            order: match per_hour {
-                Some(_) => Proof::shown("their number grows while it restarts"),
-                None => Proof::not_seen("that their number grows while it restarts"),
+            order: match per_hour.is_some() || matches!(growth(case.evidence), Growth::Growing { .. }) {
+                true => Proof::shown("their number grows while it restarts"),
+                false => Proof::not_seen("that their number grows while it restarts"),
             },
             size: match part >= MOST {
                 // Each start leaves at most one.
@@ -146,7 +146,7 @@ fn examine_left(case: &Case<'_>, left: &Left, cause: &Finding, dead: u64) -> Opt
 /// Whose they are is unknown; at least their growth must keep up with the restarts.
 fn without_names(case: &Case<'_>, cause: &Finding) -> Option<Linked> {
     let restarts = cause.number(FactKey::RestartsPerHour)?;
-    let size = match crate::zombies::growth::growth(case.evidence) {
+    let size = match growth(case.evidence) {
         Growth::Growing { by, over } => {
             let growth = by as f64 * 3600.0 / over.as_secs_f64().max(1.0);
             if growth < AS_MANY * restarts {
