@@ -18,6 +18,7 @@ pub mod rules;
 pub mod ties;
 pub mod units;
 pub mod verdict;
+pub mod waits;
 pub mod words;
 pub mod zombies;
 
