@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         None => commands::diagnose::run(args.diagnose),
         Some(args::Command::Diagnose(diagnose)) => commands::diagnose::run(diagnose),
         Some(args::Command::Cores(cores)) => commands::cores::run(cores),
+        Some(args::Command::Waits(waits)) => commands::waits::run(waits),
         Some(args::Command::Zombies(zombies)) => commands::zombies::run(zombies),
         Some(args::Command::Units(units)) => commands::units::run(units),
         Some(args::Command::Record(record)) => commands::record::run(record),

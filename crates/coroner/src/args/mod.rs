@@ -55,6 +55,8 @@ pub enum Command {
     Diagnose(DiagnoseArgs),
     /// Show every core at sub-second resolution, with its owner and the NIC queues it serves.
     Cores(CoresArgs),
+    /// Say who waited for a core, was throttled or blocked, and who had the core meanwhile.
+    Waits(WaitsArgs),
     /// List dead memory cgroups that the kernel cannot free: what left them, what keeps them, what they cost.
     Zombies(ZombiesArgs),
     /// Audit the agents on this node, or in an image on disk: what crashloops, what nobody uses, what each costs.
@@ -156,6 +158,40 @@ pub struct CoresArgs {
 
     #[command(flatten)]
     pub node: NodeArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct WaitsArgs {
+    /// How long to watch: 5s, 500ms, 2m. [default: 5s, or the last ten minutes of a running recorder]
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["from", "last", "since", "until"])]
+    pub duration: Option<Duration>,
+
+    /// Sum up by this.
+    #[arg(long, value_enum, default_value_t = WaitsBy::Process)]
+    pub by: WaitsBy,
+
+    #[command(flatten)]
+    pub recorded: RecordedArgs,
+
+    /// Print one JSON document (schema coroner.waits/1).
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show everybody who lost more than a millisecond, and how the books balance.
+    #[arg(long, short)]
+    pub verbose: bool,
+
+    #[command(flatten)]
+    pub node: NodeArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum WaitsBy {
+    Thread,
+    Process,
+    Cgroup,
+    Unit,
+    Pod,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -12,6 +12,7 @@ mod report;
 pub mod undo;
 pub mod units;
 pub mod view;
+pub mod waits;
 pub mod zombies;
 
 use crate::output::progress::Progress;

@@ -19,6 +19,7 @@ mod test_diagnosis;
 pub mod undo_text;
 pub mod units_text;
 pub mod verdict_text;
+pub mod waits_text;
 pub mod zombies_text;
 
 use coroner_source::recorded::Recorded;

@@ -1,7 +1,8 @@
 //! Evidence, files and file systems for the tests.
 
 use coroner_evidence::counters::Source;
-use coroner_evidence::tasks::{SchedTimes, ThreadKey, ThreadSample};
+use coroner_evidence::tasks::{SchedTimes, SchedulingClass, ThreadKey, ThreadSample};
+use coroner_evidence::waits::{Account, Block, CgroupWeight, Charge, LedgerMethod, Party, Runner, WaitLedger};
 use coroner_evidence::{
     Born, CgroupChurn, CgroupFate, Charged, Clocks, CoreTicks, CoreTimes, Evidence, Hold, KernelWork, LogLine, Maker,
     MemoryHolder, Node, Observer, PinningFile, Time, Wall, WorkKind, WorkRow, Zombie, ZombieMethod, ZombieScan,
@@ -62,6 +63,7 @@ pub fn second(i: u64, cores: u32) -> Evidence {
         });
         seen.kernel_work.push(kernel_work(at(0), at(9)));
     }
+    seen.waits.push(waits(at(0), at(9)));
     seen
 }
 
@@ -142,6 +144,46 @@ pub fn fate(from: Time, to: Time) -> CgroupFate {
     let maker = maker.expect("a maker");
     let (left, left_freed) = ((100..111).collect(), vec![7, u64::from(u32::MAX) + 7]);
     CgroupFate { from, to, parent, pattern, born: 12, removed: 11, freed: 2, left, left_freed, maker }
+}
+
+pub fn waits(from: Time, to: Time) -> WaitLedger {
+    let party =
+        |id, pid, comm: &str| Party { id, pid, comm: comm.into(), cgroup: Some("/a".into()), ..Party::default() };
+    let fifo = Party { class: SchedulingClass::Fifo, rt_priority: 10, nice: -5, ended: 3, ..party(5, None, "hog") };
+    let account = Account {
+        party: 4,
+        tid: Some(70),
+        ran_ns: 1,
+        waited_ns: 2,
+        throttled_ns: 3,
+        blocked_ns: 4,
+        slept_ns: 5,
+        longest_wait_ns: 6,
+        runs: 7,
+        waits: 8,
+        open_wait_ns: u64::MAX,
+    };
+    let charge = |to| Charge { victim: 4, tid: Some(70), to, core: 3, ns: 9 };
+    let block = Block {
+        party: 4,
+        ns: 10,
+        since: Some(from),
+        stack: vec!["percpu_rwsem_wait".into()],
+        on: Some("/data/x".into()),
+        ..Block::default()
+    };
+    WaitLedger {
+        from,
+        to,
+        method: LedgerMethod::Bpf,
+        watched_ns: 11,
+        parties: vec![party(4, Some(70), "job"), fifo],
+        accounts: vec![account, Account { party: 5, ..Account::default() }],
+        charges: [Runner::Party(5), Runner::Idle, Runner::Others, Runner::Unknown].map(charge).to_vec(),
+        blocks: vec![block],
+        weights: vec![CgroupWeight { path: "/a".into(), weight: 2 }],
+        unbooked_ns: 12,
+    }
 }
 
 pub fn kernel_work(from: Time, to: Time) -> KernelWork {

@@ -2,11 +2,10 @@
 //!
 //! Others may run meanwhile, so tests ask who had most, not who had all.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use coroner_evidence::{Account, Charge};
-use coroner_lab::{Cgroup, Child, Ext4Mount, HostLock};
+use coroner_lab::{Cgroup, Child, HostLock};
 
 use super::kernel::Build;
 use super::*;
@@ -230,38 +229,55 @@ fn a_deadline_thread_is_named_by_its_class() {
     assert!(charged > watched(&ledgers) / 4, "{charged}");
 }
 
+/// An ext4 file system of its own. Drop thaws and unmounts it.
+struct Ext4(tempfile::TempDir);
+
+impl Ext4 {
+    fn create() -> Option<Ext4> {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, at) = (dir.path().join("image"), dir.path().join("mounted"));
+        std::fs::File::create(&image).unwrap().set_len(8 << 20).unwrap();
+        std::fs::create_dir(&at).unwrap();
+        assert!(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&image).status().unwrap().success());
+        let mounted = Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at).status().unwrap();
+        mounted.success().then_some(Ext4(dir))
+    }
+
+    fn dir(&self) -> std::path::PathBuf {
+        self.0.path().join("mounted")
+    }
+
+    fn freeze(&self, how: &str) -> bool {
+        Command::new("fsfreeze").arg(how).arg(self.dir()).stderr(Stdio::null()).status().unwrap().success()
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        self.freeze("-u");
+        let _ = Command::new("umount").args(["-l"]).arg(self.dir()).status();
+    }
+}
+
 #[test]
 fn a_frozen_file_system_blocks_at_a_place_with_a_file() {
     let Some(_lock) = HostLock::take_as_root() else { return };
-    let mount = Ext4Mount::with_file("coroner-test-frozen", "there", b"x").unwrap();
-    let dir = mount.file().parent().unwrap().to_owned();
-    // It is mounted read-only, and so never blocks a writer.
-    let writable = Command::new("mount").args(["-o", "remount,rw"]).arg(&dir).status().unwrap();
-    assert!(writable.success());
-    let freeze = |how: &str| assert!(Command::new("fsfreeze").args([how]).arg(&dir).status().unwrap().success());
-    struct Thaw<'a>(&'a Path);
-    impl Drop for Thaw<'_> {
-        fn drop(&mut self) {
-            let _ = Command::new("fsfreeze").arg("-u").arg(self.0).status();
-        }
-    }
-    let thaw = Thaw(&dir);
-    let writer = || {
-        let mut command = Command::new("dd");
-        command
-            .args(["if=/dev/zero", "bs=4096", "count=1", "conv=fsync"])
-            .arg(format!("of={}", dir.join("there").display()));
-        command.stderr(Stdio::null());
-        Child::spawn("dd", &mut command).unwrap()
+    let Some(mount) = Ext4::create() else { return coroner_lab::skip("no loop device") };
+    let file = mount.dir().join("there");
+    std::fs::write(&file, "x").unwrap();
+    // It opens the file before it is frozen, and writes after.
+    let writer = |after: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("exec >>{}; {after}; while :; do echo x; done", file.display())]);
+        Child::spawn("writer", &mut command).unwrap()
     };
-    freeze("-f");
     // One that hangs before we look, one that begins to while we do.
-    let before = writer();
+    let (before, after) = (writer("sleep 0.3"), writer("sleep 3"));
+    assert!(mount.freeze("-f"));
     sleep(GROWN);
     let mut reader = WaitReader::start(&Root::live(), PACE);
-    let after = writer();
-    let mut ledgers = watch_with(&mut reader, WINDOW);
-    drop(thaw);
+    let mut ledgers = watch_with(&mut reader, 2 * WINDOW);
+    assert!(mount.freeze("-u"));
     ledgers.extend(watch_with(&mut reader, Duration::from_secs(1)));
     for child in [&before, &after] {
         let of_child = |ledger: &WaitLedger| -> Vec<Block> {
@@ -271,9 +287,9 @@ fn a_frozen_file_system_blocks_at_a_place_with_a_file() {
         let ns: u64 = blocks.iter().map(|block| block.ns).sum();
         assert!(ns > WINDOW.as_nanos() as u64 / 2, "{blocks:?}");
         assert!(blocks.iter().any(|b| b.since.is_some() && !b.stack.is_empty()), "{blocks:?}");
+        assert!(blocks.iter().any(|b| b.on.as_deref().is_some_and(|on| on.ends_with("/there"))), "{blocks:?}");
     }
-    let is_placed = |block: &&Block| block.on.as_deref().is_some_and(|on| on.ends_with("/there"));
-    assert!(ledgers.iter().flat_map(|l| &l.blocks).any(|block| is_placed(&block)), "{:?}", ledgers.last());
+    drop((before, after));
 }
 
 fn schedstat(pid: u32) -> (u64, u64) {

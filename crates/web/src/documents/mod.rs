@@ -8,6 +8,7 @@ pub mod incidents;
 pub mod monopolies;
 pub mod safe;
 pub mod units;
+pub mod waits;
 pub mod zombies;
 
 use coroner_evidence::Wall;

@@ -1,0 +1,49 @@
+//! `coroner waits`.
+
+use super::{WATCH_FOR, watch};
+use crate::args::{WaitsArgs, WaitsBy};
+use crate::exit::Exit;
+use crate::output::with_line;
+use crate::output::{json_text, print, waits_text};
+use anyhow::Context;
+use coroner_diagnosis::waits::sums::{By, sum_up};
+use coroner_evidence::{Evidence, probe};
+use coroner_probes::watch::NameZombies;
+use coroner_source::recorded::{self, with_recorder};
+use coroner_web::documents;
+
+pub fn run(args: WaitsArgs) -> anyhow::Result<Exit> {
+    let mut recorded = recorded::read(&args.recorded.query(), args.duration.is_some() || args.node.is_asked())?;
+    let evidence = match &mut recorded {
+        Some(recorded) => {
+            args.node.must_not_be_asked()?;
+            std::mem::take(&mut recorded.evidence)
+        }
+        None => {
+            let options = args.node.node().watch_options(NameZombies::IfMany, None);
+            watch(args.node.node().root(), options, args.duration.unwrap_or(WATCH_FOR))?
+        }
+    };
+    let by = match args.by {
+        WaitsBy::Thread => By::Thread,
+        WaitsBy::Process => By::Process,
+        WaitsBy::Cgroup => By::Cgroup,
+        WaitsBy::Unit => By::Unit,
+        WaitsBy::Pod => By::Pod,
+    };
+    let sums = sum_up(&evidence, by).with_context(|| not_seen(&evidence))?;
+    let text = if args.json {
+        json_text(&with_recorder(documents::waits::document(&sums, &evidence, args.verbose), recorded.as_ref()))
+    } else {
+        with_line(waits_text::render(&sums, &evidence, args.verbose), recorded.as_ref())
+    };
+    print(&text)?;
+    Ok(Exit::NothingWrong)
+}
+
+fn not_seen(evidence: &Evidence) -> String {
+    match evidence.why_unseen(probe::WAITS) {
+        Some(unseen) => format!("there is no wait ledger: {} (to see it: {})", unseen.why, unseen.how_to_see),
+        None => "there is no wait ledger: this was recorded by a coroner without it".to_owned(),
+    }
+}

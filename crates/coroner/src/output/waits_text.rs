@@ -1,0 +1,165 @@
+//! `coroner waits` as text.
+
+use super::safe::one_line;
+use super::terminal::{bold, dim};
+use coroner_diagnosis::waits::sums::{Balance, Charged, KeptBy, Row, WaitSums, Who, WhoKind};
+use coroner_evidence::{Evidence, LedgerMethod};
+use std::collections::BTreeMap;
+
+/// Rows shown unless all are requested.
+const MOST_ROWS: usize = 12;
+/// Who lost less than this share of the time watched is shown only if all are requested.
+const LEAST_SHARE: f64 = 0.01;
+/// The same if all are requested.
+const LEAST_NS: u64 = 1_000_000;
+const MOST_TAKERS: usize = 4;
+/// Who took less than this share of a wait is not named.
+const LEAST_TAKEN: f64 = 0.02;
+
+pub fn render(sums: &WaitSums, evidence: &Evidence, all: bool) -> String {
+    let host = evidence.node.as_ref().and_then(|n| n.host.as_deref()).unwrap_or("this node");
+    let watched = sums.balance.watched_ns;
+    let mut out = format!(
+        "{}: who waited for a core over {:.1} s{}\n",
+        one_line(host),
+        sums.window.length().as_secs_f64(),
+        match sums.method {
+            LedgerMethod::Bpf => "",
+            LedgerMethod::Estimate => " (an estimate: BPF is not available)",
+        }
+    );
+    let length = sums.window.length().as_nanos() as u64;
+    if watched < length / 100 * 98 {
+        let share = watched as f64 * 100.0 / length.max(1) as f64;
+        out.push_str(&format!(
+            "Threads switch so often here that only {share:.0} % of the time was watched; times are of that.\n"
+        ));
+    }
+    let least = if all { LEAST_NS } else { (watched as f64 * LEAST_SHARE) as u64 };
+    let losers: Vec<&Row> = sums.rows.iter().filter(|row| row.lost_ns() >= least.max(1)).collect();
+    if losers.is_empty() {
+        out.push_str("Nobody lost more than 1 % of the time.\n");
+    }
+    let most = if all { losers.len() } else { MOST_ROWS };
+    for row in losers.iter().take(most) {
+        out.push('\n');
+        out.push_str(&row_text(row));
+    }
+    if losers.len() > most {
+        out.push_str(&dim(&format!("\n… and {} more (-v shows all)\n", losers.len() - most)));
+    }
+    if all {
+        out.push('\n');
+        out.push_str(&balance_text(&sums.balance));
+    }
+    out
+}
+
+fn row_text(row: &Row) -> String {
+    let mut line = format!("{}: ran {}", bold(&one_line(&name(&row.who))), time(row.ran_ns));
+    let lost = [("waited", row.waited_ns), ("throttled", row.throttled_ns), ("blocked", row.blocked_ns)];
+    for (what, ns) in lost.into_iter().filter(|(_, ns)| *ns >= LEAST_NS) {
+        line.push_str(&format!(", {what} {}", time(ns)));
+    }
+    if row.longest_wait_ns >= LEAST_NS && row.waited_ns >= LEAST_NS {
+        line.push_str(&format!(" (longest wait {})", time(row.longest_wait_ns)));
+    }
+    match &row.kept_by {
+        Some(KeptBy::Cores(cores)) if row.waited_ns >= LEAST_NS => {
+            line.push_str(&format!("; may run on core {cores} only"));
+        }
+        _ => {}
+    }
+    line.push('\n');
+    for (taker, ns, cores) in takers(row) {
+        let share = ns as f64 / row.waited_ns.max(1) as f64;
+        line.push_str(&format!(
+            "  {:>4.0} %  {:>8}  to {} on core {cores}: {}\n",
+            share.min(1.0) * 100.0,
+            time(ns),
+            one_line(&name(&taker.to)),
+            taker.why.in_words()
+        ));
+    }
+    if row.throttled_ns >= LEAST_NS {
+        line.push_str(&format!("          {:>8}  to its own CPU quota\n", time(row.throttled_ns)));
+    }
+    for on in row.blocked_on.iter().take(MOST_TAKERS).filter(|on| on.ns >= LEAST_NS) {
+        let function = on.function.as_deref().filter(|function| *function != on.what);
+        line.push_str(&format!(
+            "          {:>8}  blocked on {}{}{}\n",
+            time(on.ns),
+            one_line(&on.what),
+            function.map(|function| format!(" in {function}")).unwrap_or_default(),
+            if on.goes_on { ", and still is" } else { "" }
+        ));
+    }
+    line
+}
+
+/// Largest first; cores of the same taker together.
+fn takers(row: &Row) -> Vec<(&Charged, u64, String)> {
+    let mut sums: BTreeMap<(&Who, &'static str), (&Charged, u64, Vec<u32>)> = BTreeMap::new();
+    for charged in &row.charged {
+        let sum = sums.entry((&charged.to, charged.why.as_str())).or_insert((charged, 0, Vec::new()));
+        sum.1 += charged.ns;
+        sum.2.push(charged.core);
+    }
+    let least = (row.waited_ns as f64 * LEAST_TAKEN) as u64;
+    let mut takers: Vec<_> = sums.into_values().filter(|(_, ns, _)| *ns >= least.max(LEAST_NS)).collect();
+    takers.sort_by(|a, b| b.1.cmp(&a.1));
+    takers.truncate(MOST_TAKERS);
+    let named =
+        |(charged, ns, cores): (_, u64, Vec<u32>)| (charged, ns, coroner_evidence::CoreSet::new(cores).to_string());
+    takers.into_iter().map(named).collect()
+}
+
+fn name(who: &Who) -> String {
+    let mut name = who.name.clone();
+    match (who.pid, who.tid) {
+        (Some(pid), Some(tid)) if pid != tid => name.push_str(&format!(" (tid {tid} of pid {pid})")),
+        (Some(pid), _) => name.push_str(&format!(" (pid {pid})")),
+        (None, _) => {}
+    }
+    if let Some(parent) = who.parent_pid {
+        name.push_str(&format!(" (pid {parent})"));
+    }
+    let is_task = matches!(who.kind, WhoKind::Thread | WhoKind::Process | WhoKind::ShortLived);
+    if let Some(cgroup) = who.cgroup.as_deref().filter(|cgroup| is_task && *cgroup != "/") {
+        name.push_str(&format!(" in {cgroup}"));
+    }
+    name
+}
+
+fn time(ns: u64) -> String {
+    let ms = ns as f64 / 1e6;
+    if ms >= 1000.0 {
+        format!("{:.2} s", ms / 1e3)
+    } else if ms >= 10.0 {
+        format!("{ms:.0} ms")
+    } else {
+        format!("{ms:.1} ms")
+    }
+}
+
+fn balance_text(balance: &Balance) -> String {
+    let Balance { waited_ns, charged_ns, unbooked_ns, threads, out_of_balance, compared, .. } = *balance;
+    let share = charged_ns as f64 * 100.0 / waited_ns.max(1) as f64;
+    let mut text = format!(
+        "Books: {} waited, {share:.0} % of it charged to somebody, {} not for want of room; {out_of_balance} of {threads} \
+         accounts do not add up.\n",
+        time(waited_ns),
+        time(unbooked_ns)
+    );
+    if compared > 0 {
+        text.push_str(&format!(
+            "Against schedstat ({compared} threads): ran {} here, {} there; waited {} here, {} there (schedstat counts a wait when it \
+             ends).\n",
+            time(balance.ran_ns),
+            time(balance.schedstat_ran_ns),
+            time(balance.compared_waited_ns),
+            time(balance.schedstat_waited_ns)
+        ));
+    }
+    text
+}

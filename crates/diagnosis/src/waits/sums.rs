@@ -1,0 +1,606 @@
+//! The wait ledger summed up by thread, process, cgroup, unit or pod.
+//!
+//! The kernel charges a wait to the thread that was current on the core. Interrupts and the hypervisor take time from whoever is
+//! current; their share of that core in that interval, by /proc/stat, is taken off and charged to them.
+
+use coroner_evidence::cgroups::CgroupOwner;
+use coroner_evidence::tasks::SchedulingClass;
+use coroner_evidence::{
+    Account, Block, Charge, CoreSet, CoreTicks, Evidence, LedgerMethod, Party, Runner, Time, WaitLedger, Window,
+};
+use std::collections::{BTreeMap, HashMap};
+
+/// What rows stand for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum By {
+    Thread,
+    #[default]
+    Process,
+    Cgroup,
+    Unit,
+    Pod,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WhoKind {
+    Thread,
+    Process,
+    /// Processes that lived shorter than a second, by parent and name.
+    ShortLived,
+    Kernel,
+    Cgroup,
+    Unit,
+    Pod,
+    Interrupts,
+    Hypervisor,
+    /// The core was idle: on its way.
+    Idle,
+    /// Many with a little each.
+    Others,
+    Unknown,
+}
+
+impl WhoKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            WhoKind::Thread => "thread",
+            WhoKind::Process => "process",
+            WhoKind::ShortLived => "short-lived",
+            WhoKind::Kernel => "kernel",
+            WhoKind::Cgroup => "cgroup",
+            WhoKind::Unit => "unit",
+            WhoKind::Pod => "pod",
+            WhoKind::Interrupts => "interrupts",
+            WhoKind::Hypervisor => "hypervisor",
+            WhoKind::Idle => "idle",
+            WhoKind::Others => "others",
+            WhoKind::Unknown => "unknown",
+        }
+    }
+}
+
+/// Who lost or took time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Who {
+    pub kind: WhoKind,
+    pub name: String,
+    pub pid: Option<u32>,
+    pub tid: Option<u32>,
+    /// Of short-lived processes.
+    pub parent_pid: Option<u32>,
+    pub cgroup: Option<String>,
+}
+
+impl Who {
+    fn named(kind: WhoKind, name: impl Into<String>) -> Who {
+        Who { kind, name: name.into(), pid: None, tid: None, parent_pid: None, cgroup: None }
+    }
+}
+
+/// Why the other one came first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Why {
+    Deadline,
+    RealTime,
+    /// The waiter is of the idle class.
+    IdleClass,
+    Nice,
+    /// Equal threads take turns; between cgroups, by their weights.
+    Turns,
+    Weights,
+    Interrupts,
+    Hypervisor,
+    /// Nobody did: it was about to run.
+    WakeUp,
+    Unknown,
+}
+
+impl Why {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Why::Deadline => "deadline",
+            Why::RealTime => "real-time",
+            Why::IdleClass => "idle-class",
+            Why::Nice => "nice",
+            Why::Turns => "turns",
+            Why::Weights => "weights",
+            Why::Interrupts => "interrupts",
+            Why::Hypervisor => "hypervisor",
+            Why::WakeUp => "wake-up",
+            Why::Unknown => "unknown",
+        }
+    }
+
+    /// For people.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Why::Deadline => "SCHED_DEADLINE goes before every other class",
+            Why::RealTime => "real-time threads go before ordinary ones",
+            Why::IdleClass => "the waiter is SCHED_IDLE or SCHED_BATCH",
+            Why::Nice => "the other is less nice",
+            Why::Turns => "ordinary threads take turns",
+            Why::Weights => "another cgroup, by its weight",
+            Why::Interrupts => "interrupts go before all threads",
+            Why::Hypervisor => "the hypervisor ran something else",
+            Why::WakeUp => "the core was idle: it was about to run",
+            Why::Unknown => "not known",
+        }
+    }
+}
+
+/// Why the waiter did not run elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeptBy {
+    /// It may run on these cores only: by its affinity or its cpuset.
+    Cores(CoreSet),
+    /// It may run anywhere, and waited for a core with others.
+    Scheduler,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Charged {
+    pub to: Who,
+    pub core: u32,
+    pub ns: u64,
+    pub why: Why,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockedOn {
+    /// A file or device if known, else the kernel function.
+    pub what: String,
+    pub function: Option<String>,
+    pub ns: u64,
+    pub longest_ns: u64,
+    pub goes_on: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub who: Who,
+    pub ran_ns: u64,
+    pub waited_ns: u64,
+    pub throttled_ns: u64,
+    pub blocked_ns: u64,
+    pub longest_wait_ns: u64,
+    /// Largest first.
+    pub charged: Vec<Charged>,
+    pub blocked_on: Vec<BlockedOn>,
+    /// `None`: not known.
+    pub kept_by: Option<KeptBy>,
+}
+
+impl Row {
+    pub fn lost_ns(&self) -> u64 {
+        self.waited_ns + self.throttled_ns + self.blocked_ns
+    }
+}
+
+/// How well the books agree with themselves and with the kernel's own counters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Balance {
+    pub watched_ns: u64,
+    pub waited_ns: u64,
+    pub charged_ns: u64,
+    pub unbooked_ns: u64,
+    /// Threads that lived through an interval, and those of them whose times do not add up to it.
+    pub threads: u64,
+    pub out_of_balance: u64,
+    /// Threads whose schedstat was read at both ends; their times in the ledger and there.
+    pub compared: u64,
+    pub ran_ns: u64,
+    pub schedstat_ran_ns: u64,
+    pub compared_waited_ns: u64,
+    pub schedstat_waited_ns: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct WaitSums {
+    pub window: Window,
+    pub method: LedgerMethod,
+    /// Those who lost most first.
+    pub rows: Vec<Row>,
+    pub balance: Balance,
+}
+
+/// `None` if there is no ledger.
+pub fn sum_up(evidence: &Evidence, by: By) -> Option<WaitSums> {
+    let (first, last) = (evidence.waits.first()?, evidence.waits.last()?);
+    let names = Names::of(evidence);
+    let mut rows: BTreeMap<Who, Sum> = BTreeMap::new();
+    let mut balance = Balance::default();
+    for ledger in &evidence.waits {
+        let parties: HashMap<u32, &Party> = ledger.parties.iter().map(|party| (party.id, party)).collect();
+        let taken = TakenByCore::of(&evidence.core_times, ledger);
+        balance.add(ledger);
+        for account in &ledger.accounts {
+            let Some(party) = parties.get(&account.party) else { continue };
+            rows.entry(names.who(party, account.tid, by)).or_default().add(account, &names);
+        }
+        for charge in &ledger.charges {
+            let Some(victim) = parties.get(&charge.victim) else { continue };
+            let row = rows.entry(names.who(victim, charge.tid, by)).or_default();
+            row.charge(charge, victim, &parties, &taken, &names, by);
+        }
+        for block in &ledger.blocks {
+            let Some(party) = parties.get(&block.party) else { continue };
+            rows.entry(names.who(party, block.tid, by)).or_default().block(block);
+        }
+    }
+    balance.compare(evidence);
+    let mut rows: Vec<Row> = rows.into_iter().map(|(who, sum)| sum.row(who)).collect();
+    rows.sort_by(|a, b| b.lost_ns().cmp(&a.lost_ns()).then_with(|| a.who.cmp(&b.who)));
+    Some(WaitSums { window: Window { from: first.from, to: last.to }, method: first.method, rows, balance })
+}
+
+#[derive(Debug, Default)]
+struct Sum {
+    ran_ns: u64,
+    waited_ns: u64,
+    throttled_ns: u64,
+    blocked_ns: u64,
+    longest_wait_ns: u64,
+    charged: BTreeMap<(Who, u32, Why), u64>,
+    blocked: BTreeMap<(String, Option<String>), (u64, u64, bool)>,
+    /// Of the thread that waited most in one interval.
+    kept_by: Option<(u64, Option<KeptBy>)>,
+}
+
+impl Sum {
+    fn add(&mut self, account: &Account, names: &Names<'_>) {
+        self.ran_ns += account.ran_ns;
+        self.waited_ns += account.waited_ns;
+        self.throttled_ns += account.throttled_ns;
+        self.blocked_ns += account.blocked_ns;
+        self.longest_wait_ns = self.longest_wait_ns.max(account.longest_wait_ns);
+        let waited = self.kept_by.as_ref().map_or(0, |(waited, _)| *waited);
+        if account.waited_ns > waited
+            && let Some(tid) = account.tid
+        {
+            self.kept_by = Some((account.waited_ns, names.kept_by(tid)));
+        }
+    }
+
+    fn charge(
+        &mut self,
+        charge: &Charge,
+        victim: &Party,
+        parties: &HashMap<u32, &Party>,
+        taken: &TakenByCore,
+        names: &Names<'_>,
+        by: By,
+    ) {
+        let runner = match charge.to {
+            Runner::Party(id) => parties.get(&id).copied(),
+            Runner::Idle | Runner::Others | Runner::Unknown => None,
+        };
+        let mut left = charge.ns;
+        let mut book = |to: Who, why: Why, ns: u64| {
+            if ns > 0 {
+                *self.charged.entry((to, charge.core, why)).or_default() += ns;
+            }
+        };
+        // What ksoftirqd and NAPI threads do is counted as softirq time too, but it is theirs.
+        let does_softirqs = runner.is_some_and(|party| party.kernel && is_softirq_thread(&party.comm));
+        if charge.to != Runner::Idle && !does_softirqs {
+            let (interrupts, hypervisor) = taken.of_core(charge.core);
+            let part = |share: f64| ((charge.ns as f64 * share) as u64).min(charge.ns);
+            let (interrupts, hypervisor) = (part(interrupts), part(hypervisor));
+            book(Who::named(WhoKind::Interrupts, "interrupts"), Why::Interrupts, interrupts);
+            book(Who::named(WhoKind::Hypervisor, "hypervisor"), Why::Hypervisor, hypervisor);
+            left = left.saturating_sub(interrupts).saturating_sub(hypervisor);
+        }
+        match (charge.to, runner) {
+            (_, Some(party)) => book(names.who(party, None, by.of_runner()), why(victim, party), left),
+            (Runner::Idle, _) => book(Who::named(WhoKind::Idle, "idle core"), Why::WakeUp, left),
+            (Runner::Others, _) => book(Who::named(WhoKind::Others, "many others"), Why::Turns, left),
+            _ => book(Who::named(WhoKind::Unknown, "unknown"), Why::Unknown, left),
+        }
+    }
+
+    fn block(&mut self, block: &Block) {
+        let function = block.stack.first().cloned();
+        let what = block.on.clone().or_else(|| function.clone()).unwrap_or_else(|| "unknown".to_owned());
+        let sum = self.blocked.entry((what, function)).or_default();
+        *sum = (sum.0 + block.ns, sum.1.max(block.longest_ns), block.since.is_some());
+    }
+
+    fn row(self, who: Who) -> Row {
+        let mut charged: Vec<Charged> =
+            self.charged.into_iter().map(|((to, core, why), ns)| Charged { to, core, ns, why }).collect();
+        charged.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| a.to.cmp(&b.to)));
+        let on = |((what, function), (ns, longest_ns, goes_on))| BlockedOn { what, function, ns, longest_ns, goes_on };
+        let mut blocked_on: Vec<BlockedOn> = self.blocked.into_iter().map(on).collect();
+        blocked_on.sort_by(|a, b| b.ns.cmp(&a.ns));
+        Row {
+            who,
+            ran_ns: self.ran_ns,
+            waited_ns: self.waited_ns,
+            throttled_ns: self.throttled_ns,
+            blocked_ns: self.blocked_ns,
+            longest_wait_ns: self.longest_wait_ns,
+            charged,
+            blocked_on,
+            kept_by: self.kept_by.and_then(|(_, kept_by)| kept_by),
+        }
+    }
+}
+
+fn is_softirq_thread(comm: &str) -> bool {
+    comm.starts_with("ksoftirqd/") || comm.starts_with("napi/")
+}
+
+impl By {
+    /// Ledgers know the party that had a core, not its thread.
+    fn of_runner(self) -> By {
+        if self == By::Thread { By::Process } else { self }
+    }
+}
+
+/// Why `runner` came before `victim`.
+pub fn why(victim: &Party, runner: &Party) -> Why {
+    use SchedulingClass::{Batch, Deadline, Fifo, Idle, RoundRobin};
+    let is_real_time = |party: &Party| matches!(party.class, Fifo | RoundRobin);
+    match (victim.class, runner.class) {
+        (Deadline, Deadline) => Why::Turns,
+        (_, Deadline) => Why::Deadline,
+        _ if is_real_time(runner) && !(is_real_time(victim) && victim.rt_priority >= runner.rt_priority) => {
+            Why::RealTime
+        }
+        (Idle, class) if class != Idle => Why::IdleClass,
+        (Batch, class) if class != Batch => Why::IdleClass,
+        _ if victim.cgroup != runner.cgroup => Why::Weights,
+        _ if runner.nice < victim.nice => Why::Nice,
+        _ => Why::Turns,
+    }
+}
+
+/// Names of threads and processes, and where threads may run.
+struct Names<'a> {
+    threads: HashMap<u32, &'a coroner_evidence::Thread>,
+    processes: HashMap<u32, &'a coroner_evidence::Process>,
+    cores: usize,
+}
+
+impl<'a> Names<'a> {
+    fn of(evidence: &'a Evidence) -> Names<'a> {
+        Names {
+            threads: evidence.threads.iter().map(|thread| (thread.key.tid, thread)).collect(),
+            processes: evidence.processes.iter().map(|process| (process.pid, process)).collect(),
+            cores: evidence.core_times.last().map_or(0, |look| look.cores.len()),
+        }
+    }
+
+    fn who(&self, party: &Party, tid: Option<u32>, by: By) -> Who {
+        let owner = || {
+            let known = party.pid.and_then(|pid| self.processes.get(&pid)).map(|process| process.owner.clone());
+            let of_path = || party.cgroup.as_deref().map(CgroupOwner::of_path).unwrap_or_default();
+            known.filter(CgroupOwner::is_known).unwrap_or_else(of_path)
+        };
+        let cgroup = || {
+            let path = party.cgroup.clone().unwrap_or_else(|| "(cgroup gone)".to_owned());
+            Who::named(WhoKind::Cgroup, path)
+        };
+        match by {
+            By::Thread | By::Process => self.process(party, tid.filter(|_| by == By::Thread)),
+            By::Cgroup => cgroup(),
+            By::Unit => owner().unit.map_or_else(cgroup, |unit| Who::named(WhoKind::Unit, unit)),
+            By::Pod => match owner() {
+                CgroupOwner { pod_uid: Some(pod), .. } => Who::named(WhoKind::Pod, pod),
+                CgroupOwner { unit: Some(unit), .. } => Who::named(WhoKind::Unit, unit),
+                _ => cgroup(),
+            },
+        }
+    }
+
+    fn process(&self, party: &Party, tid: Option<u32>) -> Who {
+        let cgroup = party.cgroup.clone();
+        let (kind, name) = match (party.pid, tid) {
+            (None, _) => {
+                let parent = party.parent_comm.as_deref().unwrap_or("?");
+                (WhoKind::ShortLived, format!("short-lived {} of {parent}", party.comm))
+            }
+            (Some(pid), Some(tid)) if tid != pid => {
+                (WhoKind::Thread, self.threads.get(&tid).map_or_else(|| party.comm.clone(), |t| t.comm.clone()))
+            }
+            (Some(_), tid) => {
+                let kind = if party.kernel { WhoKind::Kernel } else { WhoKind::Process };
+                (if tid.is_some() && !party.kernel { WhoKind::Thread } else { kind }, party.comm.clone())
+            }
+        };
+        let parent_pid = if party.pid.is_none() { party.parent_pid } else { None };
+        Who { kind, name, pid: party.pid, tid, parent_pid, cgroup }
+    }
+
+    fn kept_by(&self, tid: u32) -> Option<KeptBy> {
+        let affinity = self.threads.get(&tid)?.affinity.as_ref()?;
+        Some(if affinity.len() < self.cores { KeptBy::Cores(affinity.clone()) } else { KeptBy::Scheduler })
+    }
+}
+
+/// What share of each core interrupts and the hypervisor had.
+struct TakenByCore {
+    shares: HashMap<u32, (f64, f64)>,
+}
+
+impl TakenByCore {
+    fn of(looks: &[coroner_evidence::CoreTimes], ledger: &WaitLedger) -> TakenByCore {
+        let at = |time: Time| looks.partition_point(|look| look.at < time).min(looks.len().saturating_sub(1));
+        let mut shares = HashMap::new();
+        if let (Some(first), Some(last)) = (looks.get(at(ledger.from)), looks.get(at(ledger.to))) {
+            for new in &last.cores {
+                let old = first.cores.iter().find(|old| old.core == new.core);
+                shares.extend(old.and_then(|old| taken(old, new)).map(|taken| (new.core, taken)));
+            }
+        }
+        TakenByCore { shares }
+    }
+
+    fn of_core(&self, core: u32) -> (f64, f64) {
+        self.shares.get(&core).copied().unwrap_or((0.0, 0.0))
+    }
+}
+
+/// Of the time that was not idle: nobody waits while a core is.
+fn taken(old: &CoreTicks, new: &CoreTicks) -> Option<(f64, f64)> {
+    let sum = |c: &CoreTicks| {
+        [c.user, c.nice, c.system, c.irq, c.softirq, c.steal].iter().fold(0u64, |a, b| a.wrapping_add(*b))
+    };
+    let busy = sum(new).checked_sub(sum(old)).filter(|ticks| *ticks > 0)? as f64;
+    let interrupts = (new.irq + new.softirq).saturating_sub(old.irq + old.softirq) as f64;
+    let hypervisor = new.steal.saturating_sub(old.steal) as f64;
+    Some(((interrupts / busy).min(1.0), (hypervisor / busy).min(1.0)))
+}
+
+impl Balance {
+    fn add(&mut self, ledger: &WaitLedger) {
+        self.watched_ns += ledger.watched_ns;
+        self.unbooked_ns += ledger.unbooked_ns;
+        self.charged_ns += ledger.charges.iter().map(|charge| charge.ns).sum::<u64>();
+        for account in &ledger.accounts {
+            self.waited_ns += account.waited_ns;
+            if account.tid.is_some() && account.slept_ns > 0 {
+                let sum =
+                    account.ran_ns + account.waited_ns + account.throttled_ns + account.blocked_ns + account.slept_ns;
+                self.threads += 1;
+                // Threads that began meanwhile have less.
+                self.out_of_balance += u64::from(sum > ledger.watched_ns);
+            }
+        }
+    }
+
+    /// With schedstat of the threads that were read close to both ends. It counts a wait when it ends.
+    fn compare(&mut self, evidence: &Evidence) {
+        let (Some(first), Some(last)) = (evidence.waits.first(), evidence.waits.last()) else { return };
+        let mut ours: HashMap<u32, (u64, u64)> = HashMap::new();
+        for account in evidence.waits.iter().flat_map(|ledger| &ledger.accounts) {
+            if let Some(tid) = account.tid {
+                let sum = ours.entry(tid).or_default();
+                *sum = (sum.0 + account.ran_ns, sum.1 + account.waited_ns);
+            }
+        }
+        // Samples of a thread, by distance to the ends.
+        let mut ends: HashMap<u32, [Option<(u64, u64, u64)>; 2]> = HashMap::new();
+        for sample in &evidence.thread_samples {
+            let Some(times) = sample.sched else { continue };
+            let pair = ends.entry(sample.key.tid).or_default();
+            for (end, at) in pair.iter_mut().zip([first.from, last.to]) {
+                let distance = sample.at.0.abs_diff(at.0);
+                if distance < NEAR_NS && end.is_none_or(|(known, ..)| distance < known) {
+                    *end = Some((distance, times.run_ns, times.wait_ns));
+                }
+            }
+        }
+        for (tid, ends) in ends {
+            if let ([Some((_, ran, waited)), Some((_, later_ran, later_waited))], Some(sum)) = (ends, ours.get(&tid)) {
+                self.compared += 1;
+                self.ran_ns += sum.0;
+                self.compared_waited_ns += sum.1;
+                self.schedstat_ran_ns += later_ran.saturating_sub(ran);
+                self.schedstat_waited_ns += later_waited.saturating_sub(waited);
+            }
+        }
+    }
+}
+
+/// A sample this close to an end of the ledger is compared with it.
+const NEAR_NS: u64 = 500_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_evidence::CoreTimes;
+
+    const MS: u64 = 1_000_000;
+
+    fn party(id: u32, pid: Option<u32>, comm: &str) -> Party {
+        Party { id, pid, comm: comm.into(), cgroup: Some("/".into()), ..Party::default() }
+    }
+
+    fn ledger(parties: Vec<Party>, accounts: Vec<Account>, charges: Vec<Charge>) -> WaitLedger {
+        let (from, to) = (Time(0), Time::from_secs(1));
+        WaitLedger { from, to, watched_ns: 1000 * MS, parties, accounts, charges, ..WaitLedger::default() }
+    }
+
+    fn waited(party: u32, tid: u32, ns: u64) -> Account {
+        Account { party, tid: Some(tid), waited_ns: ns, slept_ns: 1000 * MS - ns, ..Account::default() }
+    }
+
+    fn charge(victim: u32, tid: u32, to: Runner, ns: u64) -> Charge {
+        Charge { victim, tid: Some(tid), to, core: 1, ns }
+    }
+
+    #[test]
+    fn a_process_is_charged_with_its_reason() {
+        let fifo = Party { class: SchedulingClass::Fifo, rt_priority: 10, ..party(2, Some(20), "hog") };
+        let one = ledger(
+            vec![party(1, Some(10), "job"), fifo],
+            vec![waited(1, 10, 600 * MS), waited(1, 11, 200 * MS)],
+            vec![charge(1, 10, Runner::Party(2), 600 * MS), charge(1, 11, Runner::Idle, 200 * MS)],
+        );
+        let evidence = Evidence { waits: vec![one.clone(), one], ..Evidence::default() };
+        let sums = sum_up(&evidence, By::Process).unwrap();
+        assert_eq!((sums.rows.len(), sums.rows[0].waited_ns), (1, 1600 * MS));
+        let told: Vec<_> = sums.rows[0].charged.iter().map(|c| (c.to.name.as_str(), c.why, c.ns)).collect();
+        assert_eq!(told, [("hog", Why::RealTime, 1200 * MS), ("idle core", Why::WakeUp, 400 * MS)]);
+        assert_eq!(sum_up(&evidence, By::Thread).unwrap().rows.len(), 2);
+        assert_eq!((sums.balance.out_of_balance, sums.balance.threads), (0, 4));
+        assert_eq!(sum_up(&Evidence::default(), By::Process), None);
+    }
+
+    #[test]
+    fn interrupts_and_the_hypervisor_have_their_share() {
+        let one = ledger(
+            vec![party(1, Some(10), "job"), party(2, Some(20), "hog")],
+            vec![waited(1, 10, 1000 * MS)],
+            vec![charge(1, 10, Runner::Party(2), 1000 * MS)],
+        );
+        let look = |at, user, softirq, steal| CoreTimes {
+            at,
+            cores: vec![CoreTicks { core: 1, user, softirq, steal, ..CoreTicks::default() }],
+        };
+        let evidence = Evidence {
+            waits: vec![one],
+            core_times: vec![look(Time(0), 0, 0, 0), look(Time::from_secs(1), 50, 30, 20)],
+            ..Evidence::default()
+        };
+        let sums = sum_up(&evidence, By::Process).unwrap();
+        let told: Vec<_> = sums.rows[0].charged.iter().map(|c| (c.to.name.as_str(), c.ns / MS)).collect();
+        assert_eq!(told, [("hog", 500), ("interrupts", 300), ("hypervisor", 200)]);
+    }
+
+    #[test]
+    fn the_reason_is_what_the_scheduler_goes_by() {
+        use SchedulingClass::{Deadline, Fifo, Idle};
+        let of = |class, rt_priority, nice: i8, cgroup: &str| Party {
+            class,
+            rt_priority,
+            nice,
+            cgroup: Some(cgroup.into()),
+            ..party(1, Some(1), "x")
+        };
+        let plain = of(SchedulingClass::Other, 0, 0, "/a");
+        assert_eq!(why(&plain, &of(Deadline, 0, 0, "/a")), Why::Deadline);
+        assert_eq!(why(&of(Fifo, 10, 0, "/a"), &of(Fifo, 20, 0, "/a")), Why::RealTime);
+        assert_eq!(why(&of(Fifo, 20, 0, "/a"), &of(Fifo, 20, 0, "/a")), Why::Turns);
+        assert_eq!(why(&of(Idle, 0, 0, "/a"), &plain), Why::IdleClass);
+        assert_eq!(why(&plain, &of(SchedulingClass::Other, 0, -5, "/a")), Why::Nice);
+        assert_eq!(why(&plain, &of(SchedulingClass::Other, 0, -5, "/b")), Why::Weights);
+    }
+
+    #[test]
+    fn short_lived_processes_are_named_by_their_parent() {
+        let kid = Party { parent_pid: Some(7), parent_comm: Some("make".into()), ..party(2, None, "cc1") };
+        let one = ledger(
+            vec![party(1, Some(10), "job"), kid],
+            vec![waited(1, 10, 500 * MS)],
+            vec![charge(1, 10, Runner::Party(2), 500 * MS)],
+        );
+        let evidence = Evidence { waits: vec![one], ..Evidence::default() };
+        let to = &sum_up(&evidence, By::Process).unwrap().rows[0].charged[0].to;
+        assert_eq!(
+            (to.name.as_str(), to.kind, to.parent_pid),
+            ("short-lived cc1 of make", WhoKind::ShortLived, Some(7))
+        );
+    }
+}
