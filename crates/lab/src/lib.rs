@@ -15,6 +15,7 @@ pub mod host_lock;
 pub mod interrupt;
 pub mod leftovers;
 pub mod live;
+pub mod loss;
 pub mod node;
 pub mod run_id;
 pub mod scenarios;
@@ -23,7 +24,7 @@ pub mod stage;
 mod syscalls;
 pub mod truth;
 
-pub use guard::{Cgroup, Child, Ext4Mount, Netns, TmpfsMount};
+pub use guard::{Cgroup, Child, Ext4Mount, Freeze, Netns, TmpfsMount};
 pub use hierarchy::Hierarchy;
 pub use host_lock::{HostLock, skip};
 pub use live::LiveScenario;
