@@ -13,6 +13,7 @@ pub mod guard;
 pub mod hierarchy;
 pub mod host_lock;
 pub mod interrupt;
+pub mod invent;
 pub mod leftovers;
 pub mod live;
 pub mod loss;

@@ -183,6 +183,8 @@ fn start_children(comm: &str, slot: u64, (least, most): (u64, u64)) -> Result<()
     loop {
         let mut task = command("batch-task");
         task.args(["--comm", comm, "--ms", &draw.number(least, most.max(least)).to_string()]).stdin(Stdio::null());
+        // When the parent is killed, a child that it just forked complains that nobody hears of it.
+        task.stderr(Stdio::null());
         die_with_parent(&mut task);
         let status = task.status()?;
         if !status.success() {
