@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use coroner_lab::actors::Actor;
 use coroner_lab::crowd::{self, Crowd};
+use coroner_lab::invent::{self, Invent};
 use coroner_lab::scenarios::{self, Scenario, systemd_root};
 use coroner_lab::score::{self, Outcome, Score};
 use coroner_lab::stage::Stage;
@@ -47,6 +48,10 @@ enum Command {
     ///
     /// Exit codes: 0 every bar is reached, 1 below a bar, 2 usage error or a run failed.
     Score(Score),
+    /// Compose cases that nobody wrote down, ask coroner in the middle of each, and compare its answer with what the victims measured.
+    ///
+    /// Exit codes: 0 every bar is reached, 1 below a bar, 2 usage error or a case could not be run.
+    Invent(Invent),
     /// Remove leftovers of runs whose runner was killed.
     Clean,
     /// Make the root file system that scenarios with systemd need, if it does not exist, and print its path.
@@ -98,7 +103,14 @@ fn perform(command: Command) -> ExitCode {
             let seed = seed.unwrap_or_else(any_seed);
             exit_code(run(scenario, Stage::new(scenario.name, seed, Duration::from_secs(seconds), count)))
         }
-        Command::Score(args) => score(&args),
+        Command::Score(args) => {
+            clean();
+            outcome(score::score(&args, args.seed.unwrap_or_else(any_seed)))
+        }
+        Command::Invent(args) => {
+            clean();
+            outcome(invent::invent(&args, args.seed.unwrap_or_else(any_seed)))
+        }
         Command::Clean => clean(),
         Command::Root => exit_code(systemd_root::build().map(|root| println!("{}", root.display()))),
         Command::Crowd(crowd) => {
@@ -109,9 +121,8 @@ fn perform(command: Command) -> ExitCode {
     }
 }
 
-fn score(args: &Score) -> ExitCode {
-    clean();
-    match score::score(args, args.seed.unwrap_or_else(any_seed)) {
+fn outcome(result: Result<Outcome>) -> ExitCode {
+    match result {
         Ok(Outcome::Reached) => ExitCode::SUCCESS,
         Ok(Outcome::Below) => ExitCode::from(1),
         Ok(Outcome::NotShown) => ExitCode::from(2),

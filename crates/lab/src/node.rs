@@ -111,6 +111,25 @@ fn parse_core_times(text: &str) -> BTreeMap<u32, (u64, u64)> {
     cores.collect()
 }
 
+/// CPU time of all cores since boot.
+pub fn busy_ns() -> Result<u64> {
+    let ticks: u64 = CoreTimes::now()?.0.values().map(|(busy, _)| busy).sum();
+    Ok(ticks * ns_per_tick())
+}
+
+/// CPU time of a process's children that have ended.
+pub fn children_ns(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Fields 16 and 17; the first after the name is field 3.
+    let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
+    let field = |n: usize| fields.get(n - 3)?.parse::<u64>().ok();
+    Some((field(16)? + field(17)?) * ns_per_tick())
+}
+
+fn ns_per_tick() -> u64 {
+    1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
+}
+
 /// Counters of one network device in the namespace of process `pid`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceCounters {

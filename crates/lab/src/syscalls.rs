@@ -7,6 +7,7 @@ use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 /// Makes the command die with SIGKILL when the thread that started it ends, however that ends.
 pub fn die_with_parent(command: &mut Command) {
@@ -41,6 +42,61 @@ pub fn become_fifo(priority: i32) -> io::Result<()> {
     let param = libc::sched_param { sched_priority: priority };
     // SAFETY: `param` outlives the call, which only reads it.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Another scheduling class (`libc::SCHED_…`) for the calling thread; `priority` must be 0 unless it is a real-time class.
+pub fn become_class(policy: libc::c_int, priority: i32) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: priority };
+    // SAFETY: `param` outlives the call, which only reads it.
+    if unsafe { libc::sched_setscheduler(0, policy, &param) } == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// `struct sched_attr` in its first version (include/uapi/linux/sched/types.h), which every kernel accepts.
+#[repr(C)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// SCHED_DEADLINE for the calling thread: `runtime` of every `period`.
+pub fn become_deadline(runtime: Duration, period: Duration) -> io::Result<()> {
+    const SCHED_DEADLINE: u32 = 6;
+    let period = period.as_nanos() as u64;
+    let attr = SchedAttr {
+        size: size_of::<SchedAttr>() as u32,
+        policy: SCHED_DEADLINE,
+        flags: 0,
+        nice: 0,
+        priority: 0,
+        runtime: runtime.as_nanos() as u64,
+        deadline: period,
+        period,
+    };
+    // SAFETY: the kernel reads `size` bytes of `attr`, which outlives the call.
+    let done = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+    if done == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Whoever writes to this file system waits until it is thawed. `dir` may be any file or directory on it.
+pub fn freeze(dir: BorrowedFd<'_>) -> io::Result<()> {
+    // linux/fs.h: _IOWR('X', 119, int)
+    freeze_ioctl(dir, 0xc004_5877)
+}
+
+pub fn thaw(dir: BorrowedFd<'_>) -> io::Result<()> {
+    // linux/fs.h: _IOWR('X', 120, int)
+    freeze_ioctl(dir, 0xc004_5878)
+}
+
+fn freeze_ioctl(dir: BorrowedFd<'_>, request: u32) -> io::Result<()> {
+    // SAFETY: neither request uses its argument (fs/ioctl.c, ioctl_fsfreeze and ioctl_fsthaw).
+    if unsafe { libc::ioctl(dir.as_raw_fd(), request as libc::Ioctl, 0) } == 0 { Ok(()) } else { Err(last_error()) }
 }
 
 /// Gives a thread the ordinary class; no error if it is gone.

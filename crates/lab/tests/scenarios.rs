@@ -336,6 +336,19 @@ fn assert_truth_is_true(scenario: &str, truth: &Value) {
                 std::os::unix::net::UnixStream::connect(path).unwrap_or_else(|e| panic!("{path}: {e}"));
             }
         }
+        "deadline-hog" => assert_eq!(stat().policy, 6),
+        "fork-storm" => assert!(!node::children_of(pid()).is_empty()),
+        "crowded-cpuset" => {
+            let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", pid())).unwrap();
+            assert!(cgroups.lines().any(|l| l.ends_with(truth["cgroup"].as_str().unwrap())), "{cgroups}");
+            let status = fs::read_to_string(format!("/proc/{}/status", pid())).unwrap();
+            let core = truth["core"].to_string();
+            assert!(status.lines().any(|l| l.strip_prefix("Cpus_allowed_list:").is_some_and(|c| c.trim() == core)));
+        }
+        "frozen-fs" => {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", pid())).unwrap();
+            assert!(stat.contains(") D "), "{stat}");
+        }
         "busy-healthy" | "one-busy-thread" => assert_eq!(stat().policy, 0),
         _ => {}
     }
@@ -399,6 +412,12 @@ fn assert_measured(scenario: &str, measured: &Value) {
         "hanging-bus" | "severed-bus" => {
             let came = measured["connections"].as_object().unwrap();
             assert!(came.values().all(|n| n == 1), "each was tried once: {measured}");
+        }
+        "fork-storm" | "unfair-weight" | "deadline-hog" | "crowded-cpuset" | "frozen-fs" => {
+            assert!(
+                number("victim_lost_ms") >= 100 && number("victim_lost_ms") > number("victim_ran_ms"),
+                "{measured}"
+            );
         }
         "busy-healthy" | "one-busy-thread" => assert!(number("ran_ms") >= 1, "{measured}"),
         _ => assert!(measured["busy_percent"].is_object(), "{measured}"),

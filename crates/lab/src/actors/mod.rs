@@ -4,6 +4,7 @@
 mod batch;
 mod dir_leak;
 mod leak;
+pub mod load;
 mod net;
 mod observer;
 mod packets;
@@ -156,6 +157,12 @@ pub enum Actor {
         #[arg(long)]
         every_ms: u64,
     },
+    /// Works in turns of any rhythm, class, weight and place, and tells what it lost.
+    Load(load::Load),
+    /// Starts short processes all the time.
+    Storm(load::Storm),
+    /// Writes to a file, and tells how long it was kept from it.
+    WriteFile(load::WriteFile),
     /// Joins cgroups, then becomes the command.
     Enter {
         #[arg(long)]
@@ -203,6 +210,9 @@ impl Actor {
             Actor::LeakCgroups { comm, parent, prefix, count, every_ms } => {
                 dir_leak::leak(&comm, &parent, &prefix, count, Duration::from_millis(every_ms))
             }
+            Actor::Load(load) => load::load(&load),
+            Actor::Storm(storm) => load::storm(&storm),
+            Actor::WriteFile(write) => load::write_file(&write),
             Actor::Enter { join, command } => enter(&join, &command),
             Actor::Systemd { lower, scratch, hostname, binds } => systemd::boot(&lower, &scratch, &hostname, &binds),
         }

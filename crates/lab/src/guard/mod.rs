@@ -4,11 +4,13 @@
 
 mod cgroup;
 mod child;
+mod freeze;
 mod mount;
 mod netns;
 
 pub use cgroup::{Cgroup, Visit, remove_tree};
 pub use child::Child;
+pub use freeze::Freeze;
 pub use mount::{Ext4Mount, TmpfsMount, remove_runtime_dir};
 pub use netns::{NETNS_DIR, Netns, ip, remove_netns};
 

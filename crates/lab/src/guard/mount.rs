@@ -40,7 +40,7 @@ impl Drop for TmpfsMount {
     }
 }
 
-/// An ext4 with one file, read-only, on a loop device. Its drop unmounts it, which frees its page cache and the loop device.
+/// An ext4 with one file, on a loop device. Its drop unmounts it, which frees its page cache and the loop device.
 #[derive(Debug)]
 pub struct Ext4Mount {
     dir: PathBuf,
@@ -51,6 +51,15 @@ pub struct Ext4Mount {
 impl Ext4Mount {
     /// Needs mke2fs and mount.
     pub fn with_file(what: &str, name: &str, contents: &[u8]) -> Result<Ext4Mount> {
+        Ext4Mount::make(what, name, contents, "ro")
+    }
+
+    /// The same, to write to.
+    pub fn writable(what: &str, name: &str, contents: &[u8]) -> Result<Ext4Mount> {
+        Ext4Mount::make(what, name, contents, "rw")
+    }
+
+    fn make(what: &str, name: &str, contents: &[u8], access: &str) -> Result<Ext4Mount> {
         // Room for the file and for the image that contains it; larger files need more metadata blocks.
         let bytes = contents.len() as u64;
         let size = bytes + bytes / 16 + (2 << 20);
@@ -58,16 +67,15 @@ impl Ext4Mount {
         let (source, image) = (scratch.dir().join("source"), scratch.dir().join("image"));
         fs::create_dir(&source).and_then(|()| fs::write(source.join(name), contents)).context("the file for ext4")?;
         fs::File::create(&image).and_then(|f| f.set_len(size)).context("the image for ext4")?;
-        // No journal and no checksums: nothing is ever written, and some kernels have the checksum in a module.
+        // No journal and no checksums: nothing of it must last, and some kernels have the checksum in a module.
         run(Command::new("mke2fs")
             .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-O", "^has_journal,^metadata_csum", "-d"])
             .arg(&source)
             .arg(&image))?;
         let dir = RunId::of_this_process().runtime_dir().join(what);
         fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        if let Err(error) =
-            run(Command::new("mount").args(["-t", "ext4", "-o", "loop,ro,nosuid,nodev"]).arg(&image).arg(&dir))
-        {
+        let options = format!("loop,{access},nosuid,nodev");
+        if let Err(error) = run(Command::new("mount").args(["-t", "ext4", "-o", &options]).arg(&image).arg(&dir)) {
             let _ = fs::remove_dir(&dir);
             return Err(error);
         }
@@ -76,6 +84,10 @@ impl Ext4Mount {
 
     pub fn file(&self) -> &Path {
         &self.file
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 }
 
@@ -110,6 +122,8 @@ fn take_away(mount_point: &Path) {
 pub fn remove_runtime_dir(run_dir: &Path) -> Result<()> {
     for entry in fs::read_dir(run_dir).with_context(|| run_dir.display().to_string())?.flatten() {
         let path = entry.path();
+        // Who writes to a frozen file system cannot even be killed.
+        super::freeze::thaw_if_frozen(&path);
         while unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
         fs::remove_dir(&path).with_context(|| path.display().to_string())?;
     }

@@ -6,8 +6,12 @@ mod batch_job_ends;
 mod cgroup_dir_leak;
 mod cpu_throttle;
 mod crashloop_leak;
+mod crowded_cpuset;
+mod deadline_hog;
 mod failing_oneshot;
 mod few_zombies;
+mod fork_storm;
+mod frozen_fs;
 mod furniture;
 mod hanging_bus;
 mod healthy;
@@ -27,6 +31,7 @@ mod systemd_node;
 pub mod systemd_root;
 mod the_incident;
 mod two_problems;
+mod unfair_weight;
 mod zombie_reclaim;
 mod zombies;
 mod zombies_pinned;
@@ -116,6 +121,11 @@ pub const ALL: &[Scenario] = &[
     the_incident::SCENARIO,
     memory_limit_reclaim::SCENARIO,
     two_problems::SCENARIO,
+    fork_storm::SCENARIO,
+    unfair_weight::SCENARIO,
+    deadline_hog::SCENARIO,
+    crowded_cpuset::SCENARIO,
+    frozen_fs::SCENARIO,
     crashloop_leak::LEAK,
     crashloop_leak::RESET,
     supervised_churn::SCENARIO,

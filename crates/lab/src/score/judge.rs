@@ -71,87 +71,87 @@ const SHORTAGE: [&str; 2] = ["cpu-steal", "cpu-contention"];
 const OWN: [&str; 8] = ["comm", "comms", "cgroup", "unit", "unit_cgroup", "child", "supervisor", "device"];
 
 const SEVERITIES: [&str; 3] = ["info", "warning", "critical"];
-const WARNING: usize = 1;
+pub(crate) const WARNING: usize = 1;
 
 #[derive(Debug, Clone, Deserialize)]
-struct Answer {
-    findings: Vec<Finding>,
+pub(crate) struct Answer {
+    pub findings: Vec<Finding>,
     /// Absent in answers of older versions.
-    verdicts: Option<Vec<Verdict>>,
+    pub verdicts: Option<Vec<Verdict>>,
     #[serde(default)]
-    unexplained: Vec<Unexplained>,
+    pub unexplained: Vec<Unexplained>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Unexplained {
-    finding: Named,
+pub(crate) struct Unexplained {
+    pub finding: Named,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Finding {
-    code: String,
-    severity: String,
-    subject: Subject,
+pub(crate) struct Finding {
+    pub code: String,
+    pub severity: String,
+    pub subject: Subject,
     #[serde(default)]
-    by: Option<String>,
-    title: String,
+    pub by: Option<String>,
+    pub title: String,
     #[serde(default)]
-    ties: Ties,
+    pub ties: Ties,
     #[serde(default)]
-    evidence: Vec<Fact>,
+    pub evidence: Vec<Fact>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-struct Ties {
-    culprits: Vec<Task>,
-    victims: Vec<Task>,
-    units: Vec<String>,
-    cgroups: Vec<String>,
-    nics: Vec<Nic>,
+pub(crate) struct Ties {
+    pub culprits: Vec<Task>,
+    pub victims: Vec<Task>,
+    pub units: Vec<String>,
+    pub cgroups: Vec<String>,
+    pub nics: Vec<Nic>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Task {
-    comm: String,
-    pid: u32,
-    tid: u32,
+pub(crate) struct Task {
+    pub comm: String,
+    pub pid: u32,
+    pub tid: u32,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Nic {
-    device: String,
+pub(crate) struct Nic {
+    pub device: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Fact {
+pub(crate) struct Fact {
     #[serde(default)]
-    of: Option<String>,
+    pub of: Option<String>,
     #[serde(default)]
-    value: Value,
+    pub value: Value,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Verdict {
-    root_cause: Named,
-    certainty: String,
-    severity: String,
-    chain: Vec<Link>,
-    story: String,
+pub(crate) struct Verdict {
+    pub root_cause: Named,
+    pub certainty: String,
+    pub severity: String,
+    pub chain: Vec<Link>,
+    pub story: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Named {
-    code: String,
-    subject: Subject,
+pub(crate) struct Named {
+    pub code: String,
+    pub subject: Subject,
     #[serde(default)]
-    by: Option<String>,
-    title: String,
+    pub by: Option<String>,
+    pub title: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Link {
-    to: Named,
+pub(crate) struct Link {
+    pub to: Named,
 }
 
 /// An error if the answer has another form.
@@ -186,7 +186,7 @@ pub fn judge(truth: &Truth, answer: &Value, asking: Asking<'_>) -> Result<Judgem
     Ok(judgement)
 }
 
-fn read(answer: &Value) -> Result<Answer> {
+pub(crate) fn read(answer: &Value) -> Result<Answer> {
     serde_json::from_value(answer.clone()).context("not an answer of coroner diagnose --json")
 }
 
@@ -198,7 +198,7 @@ impl Task {
 
 impl Finding {
     /// Whether it blames this process, unit or cgroup.
-    fn blames(&self, culprit: &str) -> bool {
+    pub fn blames(&self, culprit: &str) -> bool {
         let Ties { culprits, units, cgroups, .. } = &self.ties;
         let named = [&self.subject.name].into_iter().chain(&self.by).chain(units).chain(cgroups);
         let told = self.evidence.iter().any(|f| f.of.as_deref() == Some(culprit) || f.value.as_str() == Some(culprit));
@@ -206,7 +206,7 @@ impl Finding {
     }
 
     /// Whether it is about this command, unit, device or cgroup, or about a cgroup below it.
-    fn names(&self, name: &str) -> bool {
+    pub fn names(&self, name: &str) -> bool {
         let Ties { culprits, victims, cgroups, nics, .. } = &self.ties;
         let below =
             |path: &String| name.starts_with('/') && path.strip_prefix(name).is_some_and(|r| r.starts_with('/'));
@@ -384,7 +384,7 @@ fn blames(verdict: &Verdict, findings: &[Finding], expected: &ExpectedVerdict) -
 }
 
 /// Code, subject and culprit identify a finding.
-fn finding_of<'f>(named: &Named, findings: &'f [Finding]) -> Option<&'f Finding> {
+pub(crate) fn finding_of<'f>(named: &Named, findings: &'f [Finding]) -> Option<&'f Finding> {
     findings.iter().find(|f| f.code == named.code && f.subject == named.subject && f.by == named.by)
 }
 
@@ -394,7 +394,7 @@ fn missing(verdict: &Verdict, expected: &ExpectedVerdict) -> Vec<String> {
 }
 
 /// `proven core-monopolised about process spin-ab12[7]: core 1 ← …`
-fn words(verdict: &Verdict) -> String {
+pub(crate) fn words(verdict: &Verdict) -> String {
     let root = &verdict.root_cause;
     format!("{} {} about {} {}: {}", verdict.certainty, root.code, root.subject.kind, root.subject.name, verdict.story)
 }
@@ -403,7 +403,7 @@ fn is_about(expected: Option<&Subject>, subject: &Subject) -> bool {
     expected.is_none_or(|expected| expected == subject)
 }
 
-fn rank(severity: &str) -> Result<usize> {
+pub(crate) fn rank(severity: &str) -> Result<usize> {
     SEVERITIES.iter().position(|s| *s == severity).with_context(|| format!("no such severity: {severity}"))
 }
 

@@ -1,7 +1,7 @@
 //! `coroner-lab score`: runs every scenario with its own seeds, asks coroner blind, and compares its answers with the truth.
 
 pub mod judge;
-mod run;
+pub(crate) mod run;
 mod sums;
 mod text;
 

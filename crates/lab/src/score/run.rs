@@ -65,7 +65,7 @@ pub fn run(scenario: &str, seed: u64, question: &Question) -> Result<Answers> {
     Ok(Answers { truth, answer: parse(&text)?, earlier, busy_before, took })
 }
 
-fn take_turn() -> Result<HostLock> {
+pub(crate) fn take_turn() -> Result<HostLock> {
     let mut told = false;
     loop {
         if let Some(turn) = HostLock::try_take()? {
@@ -136,7 +136,7 @@ fn bus(truth: &Truth, seed: u64) -> Option<String> {
 }
 
 /// Its output; ends it on Ctrl-C, or if it hangs.
-fn output_of(command: &mut Command) -> Result<Vec<u8>> {
+pub(crate) fn output_of(command: &mut Command) -> Result<Vec<u8>> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let (mut child, mut stdout) = Child::spawn_with_stdout("coroner diagnose", command)?;
     let limit = Instant::now() + HANGS;
