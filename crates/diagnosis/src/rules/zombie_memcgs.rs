@@ -291,6 +291,10 @@ fn finding(evidence: &Evidence, judged: &Judged<'_>, severity: Severity, slow: O
                     named::who_made_them(evidence, dead, &outdated.makers, &leakers, false)
                 ));
             }
+            if outdated.is_none() {
+                let makers = makers::shares_until(evidence, None, over.map(|over| over.peak.at));
+                detail.push_str(&named::who_made_them(evidence, dead, &makers, &leakers, false));
+            }
             detail.push_str(&what_reads_say(evidence, slow));
         }
     }
@@ -763,6 +767,7 @@ mod tests {
         evidence.cgroup_censuses[1].dying = Some(500);
         let f = one(examine(&Case::of(&evidence)));
         assert_eq!(f.ties.culprits.len(), 2, "{}", f.detail);
+        assert!(f.detail.contains("leak-b[42] of init.scope made 250 cgroups"), "{}", f.detail);
     }
 
     #[test]
