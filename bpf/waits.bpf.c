@@ -25,10 +25,13 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define BLOCKS 512 /* x 128 slots of 64 bytes: 4 MB */
 #define SLOT_COUNT (BLOCKS * SLOTS_PER_BLOCK)
 #define RING 128
+/* How far a walk goes back in each ring: the verifier follows each step, and loading waits for it. */
 #ifdef SMALL
 #define STEPS 16
 #else
-#define STEPS RING
+#define STEPS 48
+#define GRID_STEPS 48
+#define WIDE_STEPS RING
 #endif
 #define GRID 22 /* 2^22 ns: no multiple of the tick, so that what runs at every tick is not always or never met */
 #define WIDE_GRID 26 /* 128 entries reach back 8.6 s at least */
@@ -400,9 +403,9 @@ INLINE void book(struct charge *key, u64 ns)
 	sum_->party = who_; \
 	sum_->ns += (ns_); } while (0)
 #endif
-#define WALK(ring_) do { \
+#define WALK(ring_, steps) do { \
 	u32 head_ = core->ring_.head; \
-	for (u32 i = 0; i < STEPS; i++) { \
+	for (u32 i = 0; i < (steps); i++) { \
 		if (right <= from) \
 			break; \
 		head_--; \
@@ -445,10 +448,10 @@ static __attribute__((noinline)) int charge(struct slot *slot, u32 number, u64 s
 		ADD(core->party, right - start);
 		right = start;
 	}
-	WALK(each);
+	WALK(each, STEPS);
 #ifndef SMALL
-	WALK(grid);
-	WALK(wide);
+	WALK(grid, GRID_STEPS);
+	WALK(wide, WIDE_STEPS);
 #endif
 	if (right > from)
 		BOOK(UNKNOWN, right - from);

@@ -448,7 +448,7 @@ impl RecordingReader {
 
     fn wait_ledgers(&mut self) -> Vec<WaitLedger> {
         let table = Table::of::<WaitLedger>();
-        let named = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?";
+        let named = "SELECT count(*) FROM sqlite_schema WHERE name = ?";
         // Recordings made before there was a ledger lack the table.
         if self.db.query_row(named, [table.name], |row| row.get(0)) == Ok(0) {
             return Vec::new();
@@ -459,6 +459,7 @@ impl RecordingReader {
             if window.is_some_and(|window| from > window.to || to < window.from) {
                 return Ok(());
             }
+            fits(row)?;
             let ledger = WaitLedger::get(row)?;
             room.take(ledger.bytes())?;
             ledgers.push(ledger);

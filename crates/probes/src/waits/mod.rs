@@ -42,6 +42,9 @@ const LONG_CHARGE_NS: u64 = 10_000_000;
 /// A slice is at least this part of an interval.
 const LEAST_SLICE: u32 = 50;
 
+/// Looks come once a turn of the watch: a slice ends with the look that is nearest to its end.
+const HALF_A_TURN: Duration = Duration::from_millis(100);
+
 /// How closely to watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitPace {
@@ -160,7 +163,7 @@ impl WaitReader {
     /// Reports the ledger of a finished interval. Call a few times a second.
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
         let is_over = at.since(self.from) >= self.pace.interval;
-        let slice_is_over = self.slice.is_some_and(|slice| at.since(self.from) >= slice);
+        let slice_is_over = self.slice.is_some_and(|slice| at.since(self.from) + HALF_A_TURN >= slice);
         match &self.programs {
             Err(_) => self.tell_blindness(evidence),
             Ok(programs) if programs.runs() && slice_is_over => {
