@@ -14,6 +14,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Duration;
 
@@ -74,6 +75,18 @@ pub struct Storm {
     /// Each works for this long, at least and at most.
     #[arg(long, num_args = 2)]
     pub ms: Vec<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct HandOver {
+    #[command(flatten)]
+    pub manner: Manner,
+    /// Each pair hands one thing to and fro.
+    #[arg(long)]
+    pub pairs: u64,
+    /// How often before it pauses for a few milliseconds.
+    #[arg(long)]
+    pub times: u64,
 }
 
 #[derive(Debug, Args)]
@@ -191,6 +204,39 @@ fn start_children(comm: &str, slot: u64, (least, most): (u64, u64)) -> Result<()
             bail!("a child of the storm failed: {status}");
         }
     }
+}
+
+/// Threads that wake each other all the time: many switches, each to somebody who waits for nothing but the other.
+pub fn hand_over(hand_over: &HandOver) -> Result<()> {
+    hand_over.manner.assume()?;
+    let (comm, times) = (&hand_over.manner.comm, hand_over.times);
+    let mut pairs = Vec::new();
+    for _ in 0..hand_over.pairs {
+        let ((there, at_other), (back, at_one)) = (sync_channel::<u64>(0), sync_channel::<u64>(0));
+        pairs.push(thread::Builder::new().name(comm.clone()).spawn(move || {
+            for count in 0.. {
+                if there.send(count).is_err() || at_one.recv().is_err() {
+                    return;
+                }
+                if count % times.max(1) == 0 {
+                    thread::sleep(Duration::from_millis(2));
+                }
+            }
+        })?);
+        thread::Builder::new().name(comm.clone()).spawn(move || {
+            while let Ok(count) = at_other.recv() {
+                if back.send(count).is_err() {
+                    return;
+                }
+            }
+        })?;
+    }
+    for pair in pairs {
+        if pair.join().is_err() {
+            bail!("a thread that hands things over panicked");
+        }
+    }
+    Ok(())
 }
 
 /// Writes the first page of a file over and over; the write is what it wants.

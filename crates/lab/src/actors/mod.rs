@@ -161,6 +161,8 @@ pub enum Actor {
     Load(load::Load),
     /// Starts short processes all the time.
     Storm(load::Storm),
+    /// Threads that wake each other all the time.
+    HandOver(load::HandOver),
     /// Writes to a file, and tells how long it was kept from it.
     WriteFile(load::WriteFile),
     /// Joins cgroups, then becomes the command.
@@ -212,6 +214,7 @@ impl Actor {
             }
             Actor::Load(load) => load::load(&load),
             Actor::Storm(storm) => load::storm(&storm),
+            Actor::HandOver(hand_over) => load::hand_over(&hand_over),
             Actor::WriteFile(write) => load::write_file(&write),
             Actor::Enter { join, command } => enter(&join, &command),
             Actor::Systemd { lower, scratch, hostname, binds } => systemd::boot(&lower, &scratch, &hostname, &binds),

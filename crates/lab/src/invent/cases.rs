@@ -103,6 +103,8 @@ pub enum Work {
     Turns { threads: u64, turn_us: u64, every_us: u64 },
     /// Always `at_once` children, which live for `ms`.
     Children { child: String, at_once: u64, ms: (u64, u64) },
+    /// Pairs of threads that wake each other this often before a pause.
+    HandOver { pairs: u64, times: u64 },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -121,7 +123,7 @@ pub struct Frozen {
 impl Process {
     /// Asked to run last, or has a class of its own budget: what it does not get is no loss.
     pub fn is_humble(&self) -> bool {
-        self.class != Class::Other || self.nice > 0 || matches!(self.work, Work::Children { .. })
+        self.class != Class::Other || self.nice > 0 || !matches!(self.work, Work::Turns { .. })
     }
 
     pub fn is_real_time(&self) -> bool {
@@ -234,7 +236,7 @@ impl Drawing<'_> {
     fn deadline(&mut self) {
         let (comm, priority) = (self.name(), self.draw.number(70, 90) as u32);
         // It may use every core, so there is a victim on each.
-        for core in self.cores.to_vec() {
+        for &core in self.cores {
             let comm = self.name();
             self.case.processes.push(ordinary(comm, without_pause(1), vec![core]));
         }
@@ -313,10 +315,15 @@ impl Drawing<'_> {
 
     /// A node that works, and on which nobody loses much.
     fn healthy_load(&mut self) {
-        match self.draw.number(0, 5) {
+        match self.draw.number(0, 6) {
             0 => {}
+            6 => {
+                let work = Work::HandOver { pairs: self.draw.number(1, 2), times: self.draw.number(20, 500) };
+                let process = ordinary(self.name(), work, vec![]);
+                self.case.processes.push(process);
+            }
             1 => {
-                for core in self.cores.to_vec() {
+                for &core in self.cores {
                     let work = without_pause(1);
                     let process = ordinary(self.name(), work, vec![core]);
                     self.case.processes.push(process);

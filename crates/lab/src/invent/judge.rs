@@ -142,15 +142,16 @@ pub fn judge(case: &Case, happened: &Happened, answer: &Answer) -> Result<Judged
     }
     if let Some(leak) = &happened.leak {
         let label = format!("{}[{}]", leak.comm, leak.pid);
-        let about = |f: &&&Finding| f.names(&leak.parent) || f.blames(&label);
-        let found: Vec<_> =
-            told.iter().filter(|f| matches!(f.code.as_str(), "cgroup-leak" | "zombie-memcgs")).collect();
+        let about = |f: &&Finding| f.names(&leak.parent) || f.blames(&label);
+        let found: Vec<&Finding> =
+            told.iter().copied().filter(|f| matches!(f.code.as_str(), "cgroup-leak" | "zombie-memcgs")).collect();
+        let named = found.iter().any(about);
         judged.lost.push(Lost {
             kind: "leak",
             lost_percent: 0,
             lost_ms: 0,
-            found: found.iter().any(|f| about(f)),
-            right_cause: found.iter().any(|f| about(f)),
+            found: named,
+            right_cause: named,
             right_culprit: found.iter().any(|f| f.blames(&label)),
             takers: vec![label.clone()],
             who: leak.parent.clone(),
@@ -246,7 +247,7 @@ fn why(case: &Case, taker: &Process, loser: &Process) -> Why {
     match &taker.work {
         _ if taker.group == loser.group && loser.nice - taker.nice >= NICER => Why::Nice,
         Work::Children { .. } => Why::Forks,
-        Work::Turns { .. } => Why::Turns,
+        Work::Turns { .. } | Work::HandOver { .. } => Why::Turns,
     }
 }
 

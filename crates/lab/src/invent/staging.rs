@@ -200,7 +200,11 @@ fn make_group(number: usize, group: &Group) -> Result<MadeGroup> {
 }
 
 fn start(process: &Process, join: Option<&Path>) -> Result<Started> {
-    let actor = if matches!(process.work, Work::Children { .. }) { "storm" } else { "load" };
+    let actor = match process.work {
+        Work::Turns { .. } => "load",
+        Work::Children { .. } => "storm",
+        Work::HandOver { .. } => "hand-over",
+    };
     let mut command = actors::command(actor);
     command.args(["--comm", &process.comm, "--priority", &process.priority.to_string()]);
     command.args(["--nice", &process.nice.to_string()]);
@@ -219,6 +223,10 @@ fn start(process: &Process, join: Option<&Path>) -> Result<Started> {
             command.args(["--threads", &threads.to_string(), "--turn-us", &turn_us.to_string()]);
             command.args(["--every-us", &every_us.to_string()]);
             Ok(Started::Measured(Measured::spawn(&process.comm, &mut command)?))
+        }
+        Work::HandOver { pairs, times } => {
+            command.args(["--pairs", &pairs.to_string(), "--times", &times.to_string()]);
+            Ok(Started::Plain(Child::spawn(&process.comm, &mut command)?))
         }
         Work::Children { child, at_once, ms } => {
             command.args(["--child", child, "--at-once", &at_once.to_string()]);
