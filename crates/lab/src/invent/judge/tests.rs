@@ -184,7 +184,7 @@ fn the_rest_of_the_node_may_have_taken_it() {
     let (case, mut happened) = monopoly();
     happened.fates[1].ran_ns = 26 * SECOND / 10;
     let judged = judged(&(case, happened), &answer("cpu-starved", "likely", ("rustc", 99), Some(("job", 7))));
-    assert!(judged.disturbed && judged.lost[0].right_culprit);
+    assert!(judged.disturbed && judged.lost[0].right_culprit && !judged.lost[0].taker_named);
 
     let (case, mut happened) = monopoly();
     happened.fates[1].ran_ns = SECOND;
