@@ -340,11 +340,17 @@ fn judge_blame(
         lost().any(|loser| loser.takers.iter().any(|(taker, _)| *taker == number))
             || lost().any(|l| l.throttled && l.process.group == case.processes[number].group)
     };
-    let of_case = |f: &Finding| {
+    // What others on the node lost, nobody measured: somebody of the case may well have taken it.
+    let others_lost = |f: &Finding| {
+        let is_ours = |pid: u32| happened.fates.iter().chain(&happened.blocked).any(|fate| fate.pid == pid);
+        !f.ties.victims.is_empty() && !f.ties.victims.iter().any(|task| is_ours(task.pid))
+    };
+    let names_somebody = |f: &Finding| {
         happened.fates.iter().chain(&happened.blocked).any(|fate| fate.labels().iter().any(|label| f.names(label)))
             || happened.groups.iter().any(|group| names_cgroup(f, &group.path))
             || happened.leak.as_ref().is_some_and(|l| f.names(&l.parent) || f.names(&format!("{}[{}]", l.comm, l.pid)))
     };
+    let of_case = |f: &Finding| !others_lost(f) && names_somebody(f);
     let about_a_loss = |f: &Finding| {
         lost().any(|l| l.fate.labels().iter().any(|label| f.names(label)))
             || (0..case.processes.len()).any(|i| guilty(i) && blames(f, &case.processes[i], &happened.fates[i]))
