@@ -63,6 +63,8 @@ pub struct Lost {
     pub found: bool,
     pub right_cause: bool,
     pub right_culprit: bool,
+    /// A taker of the case is blamed, and not only the loser named where others took a share.
+    pub taker_named: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
@@ -146,13 +148,15 @@ pub fn judge(case: &Case, happened: &Happened, answer: &Answer) -> Result<Judged
         let found: Vec<&Finding> =
             told.iter().copied().filter(|f| matches!(f.code.as_str(), "cgroup-leak" | "zombie-memcgs")).collect();
         let named = found.iter().any(about);
+        let blamed = found.iter().any(|f| f.blames(&label));
         judged.lost.push(Lost {
             kind: "leak",
             lost_percent: 0,
             lost_ms: 0,
             found: named,
             right_cause: named,
-            right_culprit: found.iter().any(|f| f.blames(&label)),
+            right_culprit: blamed,
+            taker_named: blamed,
             takers: vec![label.clone()],
             who: leak.parent.clone(),
         });
@@ -272,6 +276,7 @@ fn judge_loser(case: &Case, happened: &Happened, loser: &Loser<'_>, told: &[&Fin
         lost_ms: loser.fate.lost_ms.unwrap_or(0),
         found: told.iter().any(|f| about(&f)),
         right_cause: !right.is_empty(),
+        taker_named: right.iter().any(|f| blames_taker(f) || limits(f)),
         // Others on the node may have taken it as well: then it is enough that the loser is named.
         right_culprit: right.iter().any(|f| blames_taker(f) || limits(f) || (loser.foreign && suffers(f))),
         takers: group
@@ -293,6 +298,7 @@ fn judge_blocked(fate: &Fate, told: &[&Finding]) -> Lost {
         found,
         right_cause: found,
         right_culprit: found,
+        taker_named: found,
         who: label,
     }
 }
@@ -334,11 +340,17 @@ fn judge_blame(
         lost().any(|loser| loser.takers.iter().any(|(taker, _)| *taker == number))
             || lost().any(|l| l.throttled && l.process.group == case.processes[number].group)
     };
-    let of_case = |f: &Finding| {
+    // What others on the node lost, nobody measured: somebody of the case may well have taken it.
+    let others_lost = |f: &Finding| {
+        let is_ours = |pid: u32| happened.fates.iter().chain(&happened.blocked).any(|fate| fate.pid == pid);
+        !f.ties.victims.is_empty() && !f.ties.victims.iter().any(|task| is_ours(task.pid))
+    };
+    let names_somebody = |f: &Finding| {
         happened.fates.iter().chain(&happened.blocked).any(|fate| fate.labels().iter().any(|label| f.names(label)))
             || happened.groups.iter().any(|group| names_cgroup(f, &group.path))
             || happened.leak.as_ref().is_some_and(|l| f.names(&l.parent) || f.names(&format!("{}[{}]", l.comm, l.pid)))
     };
+    let of_case = |f: &Finding| !others_lost(f) && names_somebody(f);
     let about_a_loss = |f: &Finding| {
         lost().any(|l| l.fate.labels().iter().any(|label| f.names(label)))
             || (0..case.processes.len()).any(|i| guilty(i) && blames(f, &case.processes[i], &happened.fates[i]))

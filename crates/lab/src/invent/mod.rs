@@ -10,7 +10,7 @@ use crate::score::Outcome;
 use crate::score::judge::read;
 use crate::score::run::take_turn;
 use crate::{interrupt, node};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use cases::Case;
 use judge::{Judged, judge};
 use report::Sums;
@@ -64,7 +64,7 @@ pub struct NotRun {
     pub why: String,
 }
 
-/// Whether the bars were reached. An error if it cannot start, or was interrupted.
+/// Whether the bars were reached. An error if it cannot start.
 pub fn invent(invent: &Invent, seed: u64) -> Result<Outcome> {
     let cores = cores(&invent.cores)?;
     let tell = |line: &str| if invent.json { eprintln!("{line}") } else { println!("{line}") };
@@ -92,12 +92,12 @@ pub fn invent(invent: &Invent, seed: u64) -> Result<Outcome> {
                 tell(&report::line(&one));
                 ran.push(one);
             }
-            Err(_) if interrupt::requested() => bail!("interrupted"),
             Err(why) => {
                 let why = format!("{why:#}");
                 tell(&format!("seed {drawn}: could not be run: {why}"));
                 not_run.push(NotRun { seed: drawn, why });
-                if !invent.keep_going {
+                // What was run until then still counts.
+                if !invent.keep_going || interrupt::requested() {
                     break;
                 }
             }

@@ -37,6 +37,8 @@ pub struct Kind {
     pub found: usize,
     pub right_cause: usize,
     pub right_culprit: usize,
+    /// Of those, the ones that blame a taker of the case: where others took a share, naming the loser is enough.
+    pub taker_named: usize,
 }
 
 impl Sums {
@@ -55,6 +57,7 @@ impl Sums {
                     kind.found += usize::from(lost.found);
                     kind.right_cause += usize::from(lost.right_cause);
                     kind.right_culprit += usize::from(lost.right_culprit);
+                    kind.taker_named += usize::from(lost.taker_named);
                 }
             }
         }
@@ -101,10 +104,11 @@ pub fn line(ran: &Ran) -> String {
 }
 
 pub fn table(sums: &Sums, ran: &[Ran], not_run: &[NotRun]) -> String {
-    let mut text = format!("\n{:12} {:>5} {:>6} {:>6} {:>8}\n", "lost by", "lost", "found", "cause", "culprit");
+    let mut text =
+        format!("\n{:12} {:>5} {:>6} {:>6} {:>8} {:>6}\n", "lost by", "lost", "found", "cause", "culprit", "taker");
     for (name, kind) in sums.kinds.iter().map(|(name, kind)| (*name, kind)).chain([("all", &sums.all)]) {
-        let Kind { lost, found, right_cause, right_culprit } = kind;
-        let _ = writeln!(text, "{name:12} {lost:5} {found:6} {right_cause:6} {right_culprit:8}");
+        let Kind { lost, found, right_cause, right_culprit, taker_named } = kind;
+        let _ = writeln!(text, "{name:12} {lost:5} {found:6} {right_cause:6} {right_culprit:8} {taker_named:6}");
     }
     let of = |part: usize, all: usize| match percent(part, all) {
         Some(share) => format!("{part} of {all} ({share} %)"),
@@ -146,7 +150,7 @@ mod tests {
 
     #[test]
     fn bars_are_of_what_was_lost() {
-        let all = Kind { lost: 20, found: 20, right_cause: 19, right_culprit: 19 };
+        let all = Kind { lost: 20, found: 20, right_cause: 19, right_culprit: 19, taker_named: 19 };
         let good = Sums { all, cause_percent: percent(19, 20), culprit_percent: percent(19, 20), ..Sums::default() };
         assert!(good.pass() && Sums::default().pass());
         assert!(!Sums { wrong_proven: 1, ..good.clone() }.pass());

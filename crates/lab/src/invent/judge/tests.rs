@@ -110,6 +110,8 @@ fn a_warning_where_nobody_lost_is_a_false_alarm() {
     assert!(judged(&calm, &silence()).quiet);
     let judged_calm = judged(&calm, &answer("core-monopolised", "proven", ("busy", 8), None));
     assert_eq!((judged_calm.false_alarms.len(), judged_calm.wrong_proven.len(), judged_calm.right), (1, 1, 0));
+    let of_others = answer("cpu-starved", "proven", ("busy", 8), Some(("rustc", 4711)));
+    assert_eq!(judged(&calm, &of_others).faults, [""; 0], "nobody measured what others lost");
     let others = answer("core-monopolised", "proven", ("rustc", 4711), None);
     assert_eq!(judged(&calm, &others), Judged { quiet: true, ..Judged::default() }, "not of the case");
 }
@@ -184,7 +186,7 @@ fn the_rest_of_the_node_may_have_taken_it() {
     let (case, mut happened) = monopoly();
     happened.fates[1].ran_ns = 26 * SECOND / 10;
     let judged = judged(&(case, happened), &answer("cpu-starved", "likely", ("rustc", 99), Some(("job", 7))));
-    assert!(judged.disturbed && judged.lost[0].right_culprit);
+    assert!(judged.disturbed && judged.lost[0].right_culprit && !judged.lost[0].taker_named);
 
     let (case, mut happened) = monopoly();
     happened.fates[1].ran_ns = SECOND;
