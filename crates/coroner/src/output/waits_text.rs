@@ -107,7 +107,7 @@ fn takers(row: &Row) -> Vec<(&Charged, u64, String)> {
     }
     let least = (row.waited_ns as f64 * LEAST_TAKEN) as u64;
     let mut takers: Vec<_> = sums.into_values().filter(|(_, ns, _)| *ns >= least.max(LEAST_NS)).collect();
-    takers.sort_by(|a, b| b.1.cmp(&a.1));
+    takers.sort_by_key(|taker| std::cmp::Reverse(taker.1));
     takers.truncate(MOST_TAKERS);
     let named =
         |(charged, ns, cores): (_, u64, Vec<u32>)| (charged, ns, coroner_evidence::CoreSet::new(cores).to_string());

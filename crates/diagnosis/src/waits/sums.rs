@@ -8,6 +8,7 @@ use coroner_evidence::tasks::SchedulingClass;
 use coroner_evidence::{
     Account, Block, Charge, CoreSet, CoreTicks, Evidence, LedgerMethod, Party, Runner, Time, WaitLedger, Window,
 };
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 /// What rows stand for.
@@ -311,7 +312,7 @@ impl Sum {
         charged.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| a.to.cmp(&b.to)));
         let on = |((what, function), (ns, longest_ns, goes_on))| BlockedOn { what, function, ns, longest_ns, goes_on };
         let mut blocked_on: Vec<BlockedOn> = self.blocked.into_iter().map(on).collect();
-        blocked_on.sort_by(|a, b| b.ns.cmp(&a.ns));
+        blocked_on.sort_by_key(|on| Reverse(on.ns));
         Row {
             who,
             ran_ns: self.ran_ns,
@@ -480,7 +481,7 @@ impl Balance {
             }
         }
         // Samples of a thread, by distance to the ends.
-        let mut ends: HashMap<u32, [Option<(u64, u64, u64)>; 2]> = HashMap::new();
+        let mut ends: HashMap<u32, [Option<Nearest>; 2]> = HashMap::new();
         for sample in &evidence.thread_samples {
             let Some(times) = sample.sched else { continue };
             let pair = ends.entry(sample.key.tid).or_default();
@@ -502,6 +503,9 @@ impl Balance {
         }
     }
 }
+
+/// Distance to an end, time ran, time waited.
+type Nearest = (u64, u64, u64);
 
 /// A sample this close to an end of the ledger is compared with it.
 const NEAR_NS: u64 = 500_000_000;

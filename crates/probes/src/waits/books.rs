@@ -68,11 +68,13 @@ impl Sums {
 
     /// Within an interval no thread has more time than there was: looks take a moment, and threads go on meanwhile.
     fn limit(&mut self, most: u64) {
-        let excess = self.time().saturating_sub(most);
-        if let Some(largest) =
-            [&mut self.ran, &mut self.waited, &mut self.throttled, &mut self.blocked].into_iter().max()
-        {
-            *largest = largest.saturating_sub(excess);
+        let mut excess = self.time().saturating_sub(most);
+        let mut times = [&mut self.ran, &mut self.waited, &mut self.throttled, &mut self.blocked];
+        times.sort_unstable_by(|a, b| b.cmp(a));
+        for time in times {
+            let less = excess.min(*time);
+            *time -= less;
+            excess -= less;
         }
     }
 }
@@ -330,5 +332,133 @@ fn account(party: u32, tid: Option<u32>, sums: Sums, lived: u64) -> Account {
         runs: sums.runs,
         waits: sums.waits,
         open_wait_ns: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coroner_evidence::Time;
+    use proptest::prelude::*;
+
+    const JOB: u32 = 40;
+    const HOG: u32 = 41;
+    const START: u64 = 1_000_000;
+
+    fn slot(tid: u32, party: u32, state: State, since: u64) -> Slot {
+        Slot { tid, party, state, since, epoch: 1, core: 0, ..Slot::default() }
+    }
+
+    /// From `from` to `to`, on one core that HOG has had since the beginning.
+    fn snapshot(from: u64, to: u64, slots: Vec<Slot>) -> Snapshot {
+        let parties = [JOB, HOG].map(|id| (id, (Identity { pid: id, ..Identity::default() }, Folded::default())));
+        let core = Core { start: START, party: HOG, tid: HOG, epoch: 1, ..Core::default() };
+        Snapshot {
+            epoch_start: Time(START),
+            epoch: 1,
+            from: Time(from),
+            to: Time(to),
+            slots,
+            cores: vec![core],
+            parties: parties.into(),
+            ..Snapshot::default()
+        }
+    }
+
+    fn account_of(closed: &Closed, tid: Option<u32>) -> &Account {
+        closed.accounts.iter().find(|account| account.tid == tid).expect("an account")
+    }
+
+    #[test]
+    fn a_long_wait_is_in_each_interval_once() {
+        let mut books = Books::default();
+        let waiting = slot(7, JOB, State::Waiting, START + 100);
+        let first = books.close(&snapshot(START, START + 1000, vec![waiting]), &[], false);
+        let told = account_of(&first, Some(7));
+        assert_eq!((told.waited_ns, told.slept_ns, told.waits, told.open_wait_ns), (900, 100, 1, 900));
+        let charge = Charge { victim: JOB, tid: Some(7), to: Runner::Party(HOG), core: 0, ns: 900 };
+        assert_eq!(first.charges, [charge]);
+        // It ends in the second interval: the kernel has booked all of it, and charged what was in this interval.
+        let ran = Slot { waited: 1400, waits: 1, runs: 1, ran: 200, ..slot(7, JOB, State::Sleeping, START + 1700) };
+        let mut second = snapshot(START + 1000, START + 2000, vec![ran]);
+        let key = ChargeKey { tid: 7, victim: JOB, runner: HOG, core: 0 };
+        second.charges = vec![(key, 500)];
+        let second = books.close(&second, &[], false);
+        let told = account_of(&second, Some(7));
+        assert_eq!((told.waited_ns, told.ran_ns, told.slept_ns, told.open_wait_ns), (500, 200, 300, 0));
+        assert_eq!(second.charges.iter().map(|charge| charge.ns).sum::<u64>(), 500);
+    }
+
+    #[test]
+    fn what_a_thread_did_before_its_end_is_its_partys() {
+        let mut books = Books::default();
+        let before = Slot { ran: 300, ..slot(7, JOB, State::Sleeping, START + 300) };
+        books.close(&snapshot(START, START + 1000, vec![before]), &[], false);
+        let mut ended = snapshot(START + 1000, START + 2000, vec![]);
+        let folded = Folded { ended: 1, ran: 450, ..Folded::default() };
+        ended.parties.get_mut(&JOB).unwrap().1 = folded;
+        let closed = books.close(&ended, &[], false);
+        assert_eq!(account_of(&closed, None).ran_ns, 150, "300 were told before");
+        assert_eq!(closed.ended, HashMap::from([(JOB, 1)]));
+        let mut later = snapshot(START + 2000, START + 3000, vec![]);
+        later.parties.get_mut(&JOB).unwrap().1 = folded;
+        assert_eq!(books.close(&later, &[], false).accounts, []);
+    }
+
+    #[test]
+    fn a_thread_that_nothing_happens_to_waits_all_the_time() {
+        let mut books = Books::default();
+        let party = Identity { pid: 9, comm: "starved".into(), ..Identity::default() };
+        let starved = Untouched { tid: 9, party: party.clone(), core: 0, state: State::Waiting };
+        for from in [START, START + 1000] {
+            let closed = books.close(&snapshot(from, from + 1000, vec![]), std::slice::from_ref(&starved), false);
+            let told = account_of(&closed, Some(9));
+            assert_eq!((told.waited_ns, told.slept_ns), (1000, 0));
+            assert_eq!((closed.charges[0].to, closed.charges[0].ns), (Runner::Party(HOG), 1000));
+        }
+        // Then it runs: the kernel books the wait since it began to look.
+        let ran = Slot { waited: 2100, ran: 50, waits: 1, ..slot(9, party.id(), State::Sleeping, START + 2150) };
+        let closed = books.close(&snapshot(START + 2000, START + 3000, vec![ran]), &[], false);
+        let told = account_of(&closed, Some(9));
+        assert_eq!((told.waited_ns, told.ran_ns, told.slept_ns), (100, 50, 850));
+    }
+
+    #[test]
+    fn a_slot_that_says_running_while_another_runs_is_not_believed() {
+        let closed = Books::default().close(
+            &snapshot(START, START + 1000, vec![slot(7, JOB, State::Running, START)]),
+            &[],
+            false,
+        );
+        assert_eq!(closed.accounts, []);
+    }
+
+    #[test]
+    fn after_a_pause_nothing_of_it_is_counted() {
+        let mut books = Books::default();
+        let waiting = slot(7, JOB, State::Waiting, START);
+        books.close(&snapshot(START, START + 1000, vec![waiting]), &[], true);
+        let mut next = snapshot(START + 9000, START + 10_000, vec![Slot { waited: 400, epoch: 2, ..waiting }]);
+        (next.epoch, next.slots[0].state) = (2, State::Sleeping);
+        assert_eq!(account_of(&books.close(&next, &[], false), Some(7)).waited_ns, 400);
+    }
+
+    proptest! {
+        #[test]
+        fn books_balance(steps in proptest::collection::vec((0u8..6, 0u64..3000, 0u64..3000, 0u32..3, any::<bool>()), 1..12)) {
+            let mut books = Books::default();
+            let mut from = START;
+            for (state, ran, waited, tid, changes) in steps {
+                let state = [State::None, State::Running, State::Waiting, State::Sleeping, State::Blocked, State::Throttled][usize::from(state)];
+                let party = if changes { JOB } else { HOG };
+                let slots = vec![Slot { ran, waited, ..slot(40 + tid, party, state, from + ran % 900) }];
+                let closed = books.close(&snapshot(from, from + 1000, slots), &[], false);
+                for account in closed.accounts.iter().filter(|account| account.tid.is_some()) {
+                    let sum = account.ran_ns + account.waited_ns + account.throttled_ns + account.blocked_ns + account.slept_ns;
+                    prop_assert_eq!(sum, 1000);
+                }
+                from += 1000;
+            }
+        }
     }
 }

@@ -305,7 +305,9 @@ fn the_books_balance_and_agree_with_schedstat() {
     sleep(GROWN);
     let mut reader = WaitReader::start(&Root::live(), PACE);
     let before = spinners.each_ref().map(|child| schedstat(child.pid()));
-    let ledgers = watch_with(&mut reader, WINDOW);
+    let mut ledgers = watch_with(&mut reader, WINDOW);
+    // Both end now.
+    ledgers.extend(reader.close(true));
     let after = spinners.each_ref().map(|child| schedstat(child.pid()));
     for ((child, before), after) in spinners.iter().zip(before).zip(after) {
         let loss = loss_of(&ledgers, child.pid());

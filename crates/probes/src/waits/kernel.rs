@@ -206,7 +206,7 @@ impl Programs {
         snapshot.blocks = self.take_blocks(turn)?;
         let unbooked = self.count(UNBOOKED_NS);
         snapshot.unbooked_ns = unbooked.saturating_sub(std::mem::replace(&mut self.unbooked_ns, unbooked));
-        self.forget_parties(&snapshot)?;
+        self.forget_parties(&snapshot);
         Ok(snapshot)
     }
 
@@ -242,13 +242,13 @@ impl Programs {
     }
 
     /// Removes parties that nobody belongs to and that had no news for some looks, so that there is room for others.
-    fn forget_parties(&mut self, snapshot: &Snapshot) -> Result<(), MapError> {
-        let used: HashSet<u32> = snapshot.slots.iter().map(|slot| slot.party).collect();
-        let running: HashSet<u32> = snapshot.cores.iter().map(|core| core.party).collect();
+    fn forget_parties(&mut self, snapshot: &Snapshot) {
+        let mut used: HashSet<u32> = snapshot.slots.iter().map(|slot| slot.party).collect();
+        used.extend(snapshot.cores.iter().map(|core| core.party));
+        used.extend(snapshot.charges.iter().flat_map(|(charge, _)| [charge.runner, charge.victim]));
         let mut idle_looks = Map::new();
-        for id in snapshot.parties.keys().filter(|id| !used.contains(id) && !running.contains(id)) {
-            let charged = snapshot.charges.iter().any(|(charge, _)| charge.runner == *id || charge.victim == *id);
-            let looks = if charged { 0 } else { self.idle_looks.get(id).map_or(0, |looks| looks + 1) };
+        for id in snapshot.parties.keys().filter(|id| !used.contains(id)) {
+            let looks = self.idle_looks.get(id).map_or(0, |looks| looks + 1);
             if looks < KEPT_LOOKS {
                 idle_looks.insert(*id, looks);
             } else {
@@ -257,7 +257,6 @@ impl Programs {
             }
         }
         self.idle_looks = idle_looks;
-        Ok(())
     }
 
     fn take_charges(&mut self, turn: u32) -> Result<Vec<(tables::ChargeKey, u64)>, MapError> {

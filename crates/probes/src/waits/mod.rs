@@ -87,7 +87,7 @@ impl WaitReader {
     /// Never fails: what cannot be seen is reported at the first look.
     pub fn start(root: &Root, pace: WaitPace) -> WaitReader {
         WaitReader::with(root, pace, |root, places| {
-            if !pids_are_the_nodes(root) {
+            if root.is_live() && !pids_are_the_nodes(root) {
                 return Err(Blind::new(
                     Reason::Kernel,
                     "the scheduler's events carry the node's pids, but /proc here shows a container's",
@@ -229,7 +229,7 @@ impl WaitReader {
             let books = &self.books;
             let pid_of = |party| books.identity(party).map(|identity| identity.pid);
             let mut carried = threads::carried(&self.root, &snapshot, pid_of, &mut self.places);
-            carried.extend(self.candidates.drain(..));
+            carried.append(&mut self.candidates);
             self.candidates = carried;
         }
         self.from = snapshot.from;
