@@ -75,9 +75,12 @@ pub struct Blocked<'e> {
     pub goes_on: bool,
 }
 
+/// A thread (process, id, name) and what it needs.
+type Place<'e> = (Option<u32>, Option<u32>, &'e str, Needs);
+
 /// Those that were blocked, longest single block first.
 pub fn blocked(ledgers: &[WaitLedger]) -> Vec<Blocked<'_>> {
-    let mut by_place: BTreeMap<(Option<u32>, Option<u32>, &str, Needs), Blocked<'_>> = BTreeMap::new();
+    let mut by_place: BTreeMap<Place<'_>, Blocked<'_>> = BTreeMap::new();
     for ledger in ledgers {
         for block in &ledger.blocks {
             let Some(party) = ledger.parties.iter().find(|party| party.id == block.party) else { continue };

@@ -11,7 +11,7 @@ use super::precedence::{Precedence, Weights};
 use crate::case::Case;
 use crate::cores::ROOM;
 use coroner_evidence::tasks::SchedulingClass;
-use coroner_evidence::{CoreSet, Evidence, Party, Runner, WaitLedger, Window};
+use coroner_evidence::{Charge, CoreSet, Evidence, Party, Runner, WaitLedger, Window};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// In an interval that counts, a thread waits at least this share of it: less is not felt.
@@ -170,9 +170,9 @@ fn add_interval<'e>(
     let parties: HashMap<u32, &'e Party> = ledger.parties.iter().map(|party| (party.id, party)).collect();
     let window = Window { from: ledger.from, to: ledger.to };
     let own = OwnTime::of(case, window);
-    let mut charges: HashMap<(u32, Option<u32>), Vec<(Runner, u32, u64)>> = HashMap::new();
+    let mut charges: HashMap<(u32, Option<u32>), Vec<&Charge>> = HashMap::new();
     for charge in &ledger.charges {
-        charges.entry((charge.victim, charge.tid)).or_default().push((charge.to, charge.core, charge.ns));
+        charges.entry((charge.victim, charge.tid)).or_default().push(charge);
     }
     for account in &ledger.accounts {
         let Some(&party) = parties.get(&account.party) else { continue };
@@ -181,15 +181,15 @@ fn add_interval<'e>(
         }
         let shares = charges.get(&(account.party, account.tid)).or_else(|| charges.get(&(account.party, None)));
         let Some(shares) = shares else { continue };
-        let all: u64 = shares.iter().map(|(_, _, ns)| *ns).fold(0, u64::saturating_add);
+        let all: u64 = shares.iter().map(|charge| charge.ns).fold(0, u64::saturating_add);
         // A table that was full may have put several threads into one row.
         let scale = account.waited_ns as f64 / all.max(1) as f64;
         let mut taken: Vec<(Taker, u32)> = Vec::new();
         let mut to_others = 0.0;
-        for (runner, core, ns) in shares {
-            let ns = *ns as f64 * scale.min(1.0) * own.share(*core);
-            let runner = match runner {
-                Runner::Party(id) => parties.get(id).copied(),
+        for charge in shares {
+            let ns = charge.ns as f64 * scale.min(1.0) * own.share(charge.core);
+            let runner = match charge.to {
+                Runner::Party(id) => parties.get(&id).copied(),
                 Runner::Idle => continue,
                 Runner::Others | Runner::Unknown => None,
             };
@@ -201,7 +201,7 @@ fn add_interval<'e>(
             let why = weights.precedence(runner, party);
             let taker =
                 Taker { actor: Actor::of(runner), party: runner.clone(), why, ns: ns as u64, ended: runner.ended };
-            taken.push((taker, *core));
+            taken.push((taker, charge.core));
         }
         let lost = to_others / (account.ran_ns as f64 + to_others).max(1.0);
         if to_others < WAITED_OF_INTERVAL * ledger.watched_ns as f64 || lost < LOST_OF_INTERVAL {
@@ -373,7 +373,11 @@ fn merge(losses: &mut Vec<Loss>, mut new: Loss) {
 fn are_one(one: &Loss, other: &Loss) -> bool {
     // Children of one parent may have several names.
     let same = |a: &Actor, b: &Actor| a == b || (a.pid.is_none() && b.pid.is_none() && a.parent_pid == b.parent_pid);
-    one.kind == other.kind && one.takers.iter().any(|t| other.takers.iter().any(|o| same(&t.actor, &o.actor)))
+    // Each light cgroup is a trouble of its own: that is what can be mended.
+    let cgroup = |loss: &Loss| loss.victims.first().and_then(|victim| victim.party.cgroup.clone());
+    one.kind == other.kind
+        && one.takers.iter().any(|t| other.takers.iter().any(|o| same(&t.actor, &o.actor)))
+        && (one.kind != Kind::Weight || cgroup(one) == cgroup(other))
 }
 
 /// Threads of one process are one victim.

@@ -65,7 +65,7 @@ pub struct Asking<'a> {
 const CODES_WITH_A_PAST: [&str; 5] = ["oom-kill", "nic-reset", "kernel-stall", "gpu-xid", "conntrack-full"];
 
 /// Shortages that a shared machine may have, whatever the scenario does.
-const SHORTAGE: [&str; 2] = ["cpu-steal", "cpu-contention"];
+const SHORTAGE: [&str; 6] = ["cpu-steal", "cpu-contention", "cpu-starved", "unfair-weight", "fork-storm", "blocked"];
 
 /// Facts that name something the scenario made.
 const OWN: [&str; 8] = ["comm", "comms", "cgroup", "unit", "unit_cgroup", "child", "supervisor", "device"];
