@@ -223,7 +223,8 @@ fn the_service_has_what_it_needs_and_nothing_more() {
     let restarts = node.property("NRestarts");
     assert_eq!(restarts, "0", "{}", node.journal());
     let process = rustix::process::Pid::from_raw(pid as i32).unwrap();
-    rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+    let stopped = rustix::process::kill_process(process, rustix::process::Signal::STOP);
+    stopped.unwrap_or_else(|error| panic!("the recorder is gone: {error}\n{}", node.journal()));
     wait_until("the watchdog restarted it", || node.property("NRestarts") != restarts);
     wait_until("it runs again", || node.property("ActiveState") == "active");
     assert_ne!(node.recorder(), pid);

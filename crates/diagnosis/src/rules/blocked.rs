@@ -22,8 +22,8 @@ pub fn examine(case: &Case<'_>) -> Answer {
     if ledgers.is_empty() {
         let unseen = case.evidence.why_unseen(probe::WAITS);
         return Answer::CannotTell {
-            because: unseen.map_or("nobody kept the wait ledger", |u| &u.why).to_owned(),
-            how_to_see: unseen.map_or("watch as root, with BPF: `coroner waits`", |u| &u.how_to_see).to_owned(),
+            because: unseen.map_or("no wait ledger was kept", |u| &u.why).to_owned(),
+            how_to_see: unseen.map_or("watch as root, with BPF", |u| &u.how_to_see).to_owned(),
         };
     }
     let all = blocked(ledgers);

@@ -23,8 +23,8 @@ pub fn losses_where<'c>(case: &'c Case<'_>, pass: impl Fn(&Loss) -> bool) -> Res
         None => {
             let unseen = case.evidence.why_unseen(probe::WAITS);
             Err(Answer::CannotTell {
-                because: unseen.map_or("nobody kept the wait ledger", |u| &u.why).to_owned(),
-                how_to_see: unseen.map_or("watch as root, with BPF: `coroner waits`", |u| &u.how_to_see).to_owned(),
+                because: unseen.map_or("no wait ledger was kept", |u| &u.why).to_owned(),
+                how_to_see: unseen.map_or("watch as root, with BPF", |u| &u.how_to_see).to_owned(),
             })
         }
     }

@@ -8,6 +8,7 @@
 //! taken off what its runners are charged with.
 
 use super::precedence::{Precedence, Weights};
+use super::sums::{TakenByCore, does_softirqs};
 use crate::case::Case;
 use crate::cores::ROOM;
 use coroner_evidence::tasks::SchedulingClass;
@@ -140,11 +141,9 @@ pub fn losses(case: &Case<'_>) -> Option<Vec<Loss>> {
     if evidence.waits.is_empty() {
         return None;
     }
-    let version = evidence.cgroup_mounts.iter().rev().find(|mount| mount.has("cpu")).map_or(2, |mount| mount.version);
     let mut seats: BTreeMap<(Actor, Option<u32>), Seat<'_>> = BTreeMap::new();
     for ledger in &evidence.waits {
-        let weights = Weights::new(ledger.weights.iter(), version);
-        add_interval(case, ledger, &weights, &mut seats);
+        add_interval(case, ledger, &mut seats);
     }
     let affinities = affinities(evidence);
     let mut losses: Vec<Loss> = Vec::new();
@@ -164,12 +163,12 @@ pub fn losses(case: &Case<'_>) -> Option<Vec<Loss>> {
 fn add_interval<'e>(
     case: &Case<'e>,
     ledger: &'e WaitLedger,
-    weights: &Weights<'e>,
     seats: &mut BTreeMap<(Actor, Option<u32>), Seat<'e>>,
 ) {
     let parties: HashMap<u32, &'e Party> = ledger.parties.iter().map(|party| (party.id, party)).collect();
     let window = Window { from: ledger.from, to: ledger.to };
-    let own = OwnTime::of(case, window);
+    let weights = Weights::of(case.evidence, ledger);
+    let taken_by_core = TakenByCore::of(&case.evidence.core_times, ledger);
     let mut charges: HashMap<(u32, Option<u32>), Vec<&Charge>> = HashMap::new();
     for charge in &ledger.charges {
         charges.entry((charge.victim, charge.tid)).or_default().push(charge);
@@ -187,7 +186,6 @@ fn add_interval<'e>(
         let mut taken: Vec<(Taker, u32)> = Vec::new();
         let mut to_others = 0.0;
         for charge in shares {
-            let ns = charge.ns as f64 * scale.min(1.0) * own.share(charge.core);
             let runner = match charge.to {
                 Runner::Party(id) => parties.get(&id).copied(),
                 Runner::Idle => continue,
@@ -196,6 +194,9 @@ fn add_interval<'e>(
             if runner.is_some_and(|runner| is_family(party, runner)) {
                 continue;
             }
+            let (interrupts, hypervisor) = taken_by_core.of_core(charge.core);
+            let taken_off = if runner.is_some_and(does_softirqs) { hypervisor } else { interrupts + hypervisor };
+            let ns = charge.ns as f64 * scale.min(1.0) * (1.0 - taken_off).max(0.0);
             to_others += ns;
             let Some(runner) = runner.filter(|runner| !is_observer(case, runner)) else { continue };
             let why = weights.precedence(runner, party);
@@ -246,25 +247,6 @@ fn add_taker(takers: &mut Vec<Taker>, taker: Taker) {
             known.party = taker.party;
         }
         None => takers.push(taker),
-    }
-}
-
-/// Per core, the share of its busy time that threads had: the rest went to interrupts and the hypervisor.
-struct OwnTime(HashMap<u32, f64>);
-
-impl OwnTime {
-    fn of(case: &Case<'_>, window: Window) -> OwnTime {
-        let lines = &case.cores().timeline.lines;
-        let share = |core: &u32| {
-            let shares = case.cores().timeline.shares(*core, window)?;
-            let busy = shares.busy();
-            (busy > 0.0).then(|| 1.0 - ((shares.irq + shares.softirq + shares.steal) / busy).clamp(0.0, 1.0))
-        };
-        OwnTime(lines.keys().filter_map(|core| Some((*core, share(core)?))).collect())
-    }
-
-    fn share(&self, core: u32) -> f64 {
-        self.0.get(&core).copied().unwrap_or(1.0)
     }
 }
 

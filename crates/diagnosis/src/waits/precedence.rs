@@ -1,6 +1,6 @@
 //! Why one of two that want the same core comes first.
 
-use coroner_evidence::{CgroupWeight, Party};
+use coroner_evidence::{CgroupWeight, Evidence, Party, WaitLedger};
 use std::collections::HashMap;
 
 /// Why the runner had the core while the victim waited.
@@ -38,6 +38,11 @@ pub struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
+    pub fn of(evidence: &Evidence, ledger: &'a WaitLedger) -> Weights<'a> {
+        let mount = evidence.cgroup_mounts.iter().rev().find(|mount| mount.has("cpu"));
+        Weights::new(ledger.weights.iter(), mount.map_or(2, |mount| mount.version))
+    }
+
     /// `version`: of the hierarchy with the cpu controller.
     pub fn new(weights: impl Iterator<Item = &'a CgroupWeight>, version: u8) -> Weights<'a> {
         let by_path = weights.map(|w| (w.path.as_str(), w.weight)).collect();

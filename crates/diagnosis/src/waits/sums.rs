@@ -3,6 +3,7 @@
 //! The kernel charges a wait to the thread that was current on the core. Interrupts and the hypervisor take time from whoever is
 //! current; their share of that core in that interval, by /proc/stat, is taken off and charged to them.
 
+use super::precedence::{Precedence, Weights};
 use coroner_evidence::cgroups::CgroupOwner;
 use coroner_evidence::tasks::SchedulingClass;
 use coroner_evidence::{
@@ -120,7 +121,7 @@ impl Why {
             Why::IdleClass => "the waiter is SCHED_IDLE or SCHED_BATCH",
             Why::Nice => "the other is less nice",
             Why::Turns => "ordinary threads take turns",
-            Why::Weights => "another cgroup, by its weight",
+            Why::Weights => "its cgroup weighs more",
             Why::Interrupts => "interrupts go before all threads",
             Why::Hypervisor => "the hypervisor ran something else",
             Why::WakeUp => "the core was idle: it was about to run",
@@ -211,8 +212,12 @@ pub fn sum_up(evidence: &Evidence, by: By) -> Option<WaitSums> {
     let mut rows: BTreeMap<Who, Sum> = BTreeMap::new();
     let mut balance = Balance::default();
     for ledger in &evidence.waits {
-        let parties: HashMap<u32, &Party> = ledger.parties.iter().map(|party| (party.id, party)).collect();
-        let taken = TakenByCore::of(&evidence.core_times, ledger);
+        let interval = Interval {
+            parties: ledger.parties.iter().map(|party| (party.id, party)).collect(),
+            taken: TakenByCore::of(&evidence.core_times, ledger),
+            weights: Weights::of(evidence, ledger),
+        };
+        let parties = &interval.parties;
         balance.add(ledger);
         for account in &ledger.accounts {
             let Some(party) = parties.get(&account.party) else { continue };
@@ -221,7 +226,7 @@ pub fn sum_up(evidence: &Evidence, by: By) -> Option<WaitSums> {
         for charge in &ledger.charges {
             let Some(victim) = parties.get(&charge.victim) else { continue };
             let row = rows.entry(names.who(victim, charge.tid, by)).or_default();
-            row.charge(charge, victim, &parties, &taken, &names, by);
+            row.charge(charge, victim, &interval, &names, by);
         }
         for block in &ledger.blocks {
             let Some(party) = parties.get(&block.party) else { continue };
@@ -232,6 +237,13 @@ pub fn sum_up(evidence: &Evidence, by: By) -> Option<WaitSums> {
     let mut rows: Vec<Row> = rows.into_iter().map(|(who, sum)| sum.row(who)).collect();
     rows.sort_by(|a, b| b.lost_ns().cmp(&a.lost_ns()).then_with(|| a.who.cmp(&b.who)));
     Some(WaitSums { window: Window { from: first.from, to: last.to }, method: first.method, rows, balance })
+}
+
+/// What charges of one ledger are looked up in.
+struct Interval<'a> {
+    parties: HashMap<u32, &'a Party>,
+    taken: TakenByCore,
+    weights: Weights<'a>,
 }
 
 #[derive(Debug, Default)]
@@ -266,13 +278,12 @@ impl Sum {
         &mut self,
         charge: &Charge,
         victim: &Party,
-        parties: &HashMap<u32, &Party>,
-        taken: &TakenByCore,
+        interval: &Interval<'_>,
         names: &Names<'_>,
         by: By,
     ) {
         let runner = match charge.to {
-            Runner::Party(id) => parties.get(&id).copied(),
+            Runner::Party(id) => interval.parties.get(&id).copied(),
             Runner::Idle | Runner::Others | Runner::Unknown => None,
         };
         let mut left = charge.ns;
@@ -282,9 +293,8 @@ impl Sum {
             }
         };
         // What ksoftirqd and NAPI threads do is counted as softirq time too, but it is theirs.
-        let does_softirqs = runner.is_some_and(|party| party.kernel && is_softirq_thread(&party.comm));
-        if charge.to != Runner::Idle && !does_softirqs {
-            let (interrupts, hypervisor) = taken.of_core(charge.core);
+        if charge.to != Runner::Idle && !runner.is_some_and(does_softirqs) {
+            let (interrupts, hypervisor) = interval.taken.of_core(charge.core);
             let part = |share: f64| ((charge.ns as f64 * share) as u64).min(charge.ns);
             let (interrupts, hypervisor) = (part(interrupts), part(hypervisor));
             book(Who::named(WhoKind::Interrupts, "interrupts"), Why::Interrupts, interrupts);
@@ -292,7 +302,7 @@ impl Sum {
             left = left.saturating_sub(interrupts).saturating_sub(hypervisor);
         }
         match (charge.to, runner) {
-            (_, Some(party)) => book(names.who(party, None, by.of_runner()), why(victim, party), left),
+            (_, Some(party)) => book(names.who(party, None, by.of_runner()), why(&interval.weights, victim, party), left),
             (Runner::Idle, _) => book(Who::named(WhoKind::Idle, "idle core"), Why::WakeUp, left),
             (Runner::Others, _) => book(Who::named(WhoKind::Others, "many others"), Why::Turns, left),
             _ => book(Who::named(WhoKind::Unknown, "unknown"), Why::Unknown, left),
@@ -327,8 +337,9 @@ impl Sum {
     }
 }
 
-fn is_softirq_thread(comm: &str) -> bool {
-    comm.starts_with("ksoftirqd/") || comm.starts_with("napi/")
+/// Its softirq time is its own.
+pub(super) fn does_softirqs(party: &Party) -> bool {
+    party.kernel && (party.comm.starts_with("ksoftirqd/") || party.comm.starts_with("napi/"))
 }
 
 impl By {
@@ -339,20 +350,16 @@ impl By {
 }
 
 /// Why `runner` came before `victim`.
-pub fn why(victim: &Party, runner: &Party) -> Why {
-    use SchedulingClass::{Batch, Deadline, Fifo, Idle, RoundRobin};
-    let is_real_time = |party: &Party| matches!(party.class, Fifo | RoundRobin);
-    match (victim.class, runner.class) {
-        (Deadline, Deadline) => Why::Turns,
-        (_, Deadline) => Why::Deadline,
-        _ if is_real_time(runner) && !(is_real_time(victim) && victim.rt_priority >= runner.rt_priority) => {
-            Why::RealTime
-        }
-        (Idle, class) if class != Idle => Why::IdleClass,
-        (Batch, class) if class != Batch => Why::IdleClass,
-        _ if victim.cgroup != runner.cgroup => Why::Weights,
-        _ if runner.nice < victim.nice => Why::Nice,
-        _ => Why::Turns,
+fn why(weights: &Weights<'_>, victim: &Party, runner: &Party) -> Why {
+    use SchedulingClass::{Batch, Deadline, Idle};
+    let is_humble = |party: &Party| matches!(party.class, Batch | Idle);
+    match weights.precedence(runner, victim) {
+        Precedence::Class if runner.class == Deadline => Why::Deadline,
+        Precedence::Class => Why::RealTime,
+        Precedence::CgroupWeight { .. } => Why::Weights,
+        _ if is_humble(victim) && !is_humble(runner) => Why::IdleClass,
+        Precedence::Nice => Why::Nice,
+        Precedence::Turns => Why::Turns,
     }
 }
 
@@ -420,12 +427,12 @@ impl<'a> Names<'a> {
 }
 
 /// What share of each core interrupts and the hypervisor had.
-struct TakenByCore {
+pub(super) struct TakenByCore {
     shares: HashMap<u32, (f64, f64)>,
 }
 
 impl TakenByCore {
-    fn of(looks: &[coroner_evidence::CoreTimes], ledger: &WaitLedger) -> TakenByCore {
+    pub(super) fn of(looks: &[coroner_evidence::CoreTimes], ledger: &WaitLedger) -> TakenByCore {
         let at = |time: Time| looks.partition_point(|look| look.at < time).min(looks.len().saturating_sub(1));
         let mut shares = HashMap::new();
         if let (Some(first), Some(last)) = (looks.get(at(ledger.from)), looks.get(at(ledger.to))) {
@@ -437,7 +444,7 @@ impl TakenByCore {
         TakenByCore { shares }
     }
 
-    fn of_core(&self, core: u32) -> (f64, f64) {
+    pub(super) fn of_core(&self, core: u32) -> (f64, f64) {
         self.shares.get(&core).copied().unwrap_or((0.0, 0.0))
     }
 }
@@ -448,7 +455,8 @@ fn taken(old: &CoreTicks, new: &CoreTicks) -> Option<(f64, f64)> {
         [c.user, c.nice, c.system, c.irq, c.softirq, c.steal].iter().fold(0u64, |a, b| a.wrapping_add(*b))
     };
     let busy = sum(new).checked_sub(sum(old)).filter(|ticks| *ticks > 0)? as f64;
-    let interrupts = (new.irq + new.softirq).saturating_sub(old.irq + old.softirq) as f64;
+    let interrupts = |c: &CoreTicks| c.irq.saturating_add(c.softirq);
+    let interrupts = interrupts(new).saturating_sub(interrupts(old)) as f64;
     let hypervisor = new.steal.saturating_sub(old.steal) as f64;
     Some(((interrupts / busy).min(1.0), (hypervisor / busy).min(1.0)))
 }
@@ -513,7 +521,7 @@ const NEAR_NS: u64 = 500_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coroner_evidence::CoreTimes;
+    use coroner_evidence::{CgroupWeight, CoreTimes};
 
     const MS: u64 = 1_000_000;
 
@@ -584,12 +592,16 @@ mod tests {
             ..party(1, Some(1), "x")
         };
         let plain = of(SchedulingClass::Other, 0, 0, "/a");
-        assert_eq!(why(&plain, &of(Deadline, 0, 0, "/a")), Why::Deadline);
-        assert_eq!(why(&of(Fifo, 10, 0, "/a"), &of(Fifo, 20, 0, "/a")), Why::RealTime);
-        assert_eq!(why(&of(Fifo, 20, 0, "/a"), &of(Fifo, 20, 0, "/a")), Why::Turns);
-        assert_eq!(why(&of(Idle, 0, 0, "/a"), &plain), Why::IdleClass);
-        assert_eq!(why(&plain, &of(SchedulingClass::Other, 0, -5, "/a")), Why::Nice);
-        assert_eq!(why(&plain, &of(SchedulingClass::Other, 0, -5, "/b")), Why::Weights);
+        let read = [("/a", 100), ("/b", 1000), ("/c", 100)]
+            .map(|(path, weight)| CgroupWeight { path: path.into(), weight });
+        let weights = Weights::new(read.iter(), 2);
+        assert_eq!(why(&weights, &plain, &of(Deadline, 0, 0, "/a")), Why::Deadline);
+        assert_eq!(why(&weights, &of(Fifo, 10, 0, "/a"), &of(Fifo, 20, 0, "/a")), Why::RealTime);
+        assert_eq!(why(&weights, &of(Fifo, 20, 0, "/a"), &of(Fifo, 20, 0, "/a")), Why::Turns);
+        assert_eq!(why(&weights, &of(Idle, 0, 0, "/a"), &plain), Why::IdleClass);
+        assert_eq!(why(&weights, &plain, &of(SchedulingClass::Other, 0, -5, "/a")), Why::Nice);
+        assert_eq!(why(&weights, &plain, &of(SchedulingClass::Other, 0, 0, "/b")), Why::Weights);
+        assert_eq!(why(&weights, &plain, &of(SchedulingClass::Other, 0, -5, "/c")), Why::Turns);
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Answers {
             // Few words, so that repeats are frequent.
             "probe" | "what" | "why" | "subject" => ["a", "b"][self.below(2)].to_owned(),
             "about" => About::ALL[self.below(About::ALL.len())].as_str().to_owned(),
-            "affinity" | "irq_cores" | "napi_cores" | "steering" => {
+            "affinity" | "cores" | "irq_cores" | "napi_cores" | "steering" => {
                 CoreSet::new((0..self.below(5)).map(|_| u32::from(self.number() as u16))).to_string()
             }
             _ => match self.below(8) {

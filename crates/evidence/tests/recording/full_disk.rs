@@ -8,7 +8,7 @@ const CORES: u32 = 64;
 
 #[test]
 fn a_full_disk_costs_only_what_does_not_fit() {
-    let Some(tmpfs) = Tmpfs::mount("2m") else { return };
+    let Some(tmpfs) = Tmpfs::mount("3m") else { return };
     let (path, ballast) = (tmpfs.path().join("a.coroner"), tmpfs.path().join("ballast"));
     std::fs::write(&ballast, vec![7; 1 << 20]).unwrap();
     let mut writer = Writer::create(&path).unwrap().sync_every(Duration::from_millis(20));
@@ -18,7 +18,7 @@ fn a_full_disk_costs_only_what_does_not_fit() {
             Ok(()) => stored += 1,
             Err(e) => break e,
         }
-        assert!(stored < 100_000, "a megabyte must be full by now");
+        assert!(stored < 100_000, "two megabytes must be full by now");
     };
     assert!(matches!(error, RecordingError::DiskFull { .. }), "{error:?}");
     assert!(error.to_string().contains("a.coroner: the disk is full"), "{error}");

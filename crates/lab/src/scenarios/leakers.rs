@@ -4,6 +4,7 @@ use super::zombies::{Graveyard, await_maker};
 use super::{Need, PATIENCE, Scenario};
 use crate::actors;
 use crate::guard::{Cgroup, Child};
+use crate::node;
 use crate::stage::Stage;
 use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::{Result, ensure};
@@ -83,6 +84,10 @@ fn leaker_gone(stage: &mut Stage) -> Result<()> {
     let (comm, every_ms) = (format!("tidy-{}", stage.draw.tag()), stage.draw.number(5, 30));
     let innocent = Maker { comm, from: FOR_LONG, count: FOR_LONG, every_ms, tidy: true, ..gone };
     let mut tidy = innocent.start()?;
+    stage.until("it has its name", PATIENCE, || {
+        tidy.expect_running()?;
+        Ok((node::comm_of(tidy.pid()).as_deref() == Some(&innocent.comm)).then_some(()))
+    })?;
     let parent = graveyard.parent.path();
     let facts = graveyard.facts(json!({
         "count": count, "comm": innocent.comm, "pid": tidy.pid(), "every_ms": every_ms, "name": name,
