@@ -118,7 +118,13 @@ impl Node {
     /// The recorder's PID on the host.
     fn recorder(&self) -> u32 {
         let inner = self.property("MainPID");
+        // Nodes of other tests have the same numbers.
+        let namespace = |pid: u64| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        let own = namespace(self.leader());
         let is_it = |pid: &u32| {
+            if namespace(u64::from(*pid)) != own {
+                return false;
+            }
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let ids = status.lines().find_map(|l| l.strip_prefix("NSpid:")).unwrap_or("");
             ids.split_whitespace().nth(1) == Some(&inner) && status.starts_with("Name:\tcoroner\n")

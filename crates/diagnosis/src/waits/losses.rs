@@ -160,11 +160,7 @@ pub fn losses(case: &Case<'_>) -> Option<Vec<Loss>> {
 }
 
 /// Adds the threads that lost markedly in one interval.
-fn add_interval<'e>(
-    case: &Case<'e>,
-    ledger: &'e WaitLedger,
-    seats: &mut BTreeMap<(Actor, Option<u32>), Seat<'e>>,
-) {
+fn add_interval<'e>(case: &Case<'e>, ledger: &'e WaitLedger, seats: &mut BTreeMap<(Actor, Option<u32>), Seat<'e>>) {
     let parties: HashMap<u32, &'e Party> = ledger.parties.iter().map(|party| (party.id, party)).collect();
     let window = Window { from: ledger.from, to: ledger.to };
     let weights = Weights::of(case.evidence, ledger);

@@ -274,14 +274,7 @@ impl Sum {
         }
     }
 
-    fn charge(
-        &mut self,
-        charge: &Charge,
-        victim: &Party,
-        interval: &Interval<'_>,
-        names: &Names<'_>,
-        by: By,
-    ) {
+    fn charge(&mut self, charge: &Charge, victim: &Party, interval: &Interval<'_>, names: &Names<'_>, by: By) {
         let runner = match charge.to {
             Runner::Party(id) => interval.parties.get(&id).copied(),
             Runner::Idle | Runner::Others | Runner::Unknown => None,
@@ -302,7 +295,9 @@ impl Sum {
             left = left.saturating_sub(interrupts).saturating_sub(hypervisor);
         }
         match (charge.to, runner) {
-            (_, Some(party)) => book(names.who(party, None, by.of_runner()), why(&interval.weights, victim, party), left),
+            (_, Some(party)) => {
+                book(names.who(party, None, by.of_runner()), why(&interval.weights, victim, party), left)
+            }
             (Runner::Idle, _) => book(Who::named(WhoKind::Idle, "idle core"), Why::WakeUp, left),
             (Runner::Others, _) => book(Who::named(WhoKind::Others, "many others"), Why::Turns, left),
             _ => book(Who::named(WhoKind::Unknown, "unknown"), Why::Unknown, left),
@@ -592,8 +587,8 @@ mod tests {
             ..party(1, Some(1), "x")
         };
         let plain = of(SchedulingClass::Other, 0, 0, "/a");
-        let read = [("/a", 100), ("/b", 1000), ("/c", 100)]
-            .map(|(path, weight)| CgroupWeight { path: path.into(), weight });
+        let read =
+            [("/a", 100), ("/b", 1000), ("/c", 100)].map(|(path, weight)| CgroupWeight { path: path.into(), weight });
         let weights = Weights::new(read.iter(), 2);
         assert_eq!(why(&weights, &plain, &of(Deadline, 0, 0, "/a")), Why::Deadline);
         assert_eq!(why(&weights, &of(Fifo, 10, 0, "/a"), &of(Fifo, 20, 0, "/a")), Why::RealTime);
