@@ -6,6 +6,7 @@
 
 use crate::case::Case;
 use crate::code::Code;
+use crate::cores::cited::{how_to_move, with_room};
 use crate::cores::words::span;
 use crate::finding::{Answer, Finding, Severity, Subject};
 use crate::waits::cited::{
@@ -57,21 +58,32 @@ fn finding(case: &Case<'_>, loss: &Loss) -> Finding {
 
 fn remedy(case: &Case<'_>, loss: &Loss) -> String {
     let (Some(victim), Some(taker)) = (loss.victims.first(), loss.takers.first()) else { return String::new() };
-    let (victim_task, culprit) = (task(&victim.actor, &victim.party), task(&taker.actor, &taker.party));
+    let (starved, culprit) = (task(&victim.actor, &victim.party), task(&taker.actor, &taker.party));
+    let tid = victim.tids.first().copied().unwrap_or(starved.pid);
+    let room = loss.cores.first().and_then(|core| with_room(case.cores(), *core, loss.when));
     match loss.kind {
+        _ if taker.party.kernel => format!(
+            "{0} is a kernel thread: do not change its scheduling class. See what it is doing: `cat /proc/{1}/stack`.",
+            culprit.name(),
+            culprit.pid
+        ),
         Kind::Class => format!(
             "Drop {} to SCHED_OTHER: `chrt -o -a -p 0 {}`. It then takes turns with the others. Change it where it is started, or it comes back.",
             culprit.name(),
             culprit.pid
         ),
-        Kind::Crowd => format!(
-            "Let {} use other cores: `taskset -apc 0-{} {}`, or move {} away. Change it where the cores are set (the program, \
-             CPUAffinity=, the launcher), or it comes back.",
-            victim_task.name(),
-            case.cores().timeline.lines.keys().max().copied().unwrap_or(0),
-            victim_task.pid,
-            culprit.name()
-        ),
+        Kind::Crowd => match room {
+            Some(room) => format!(
+                "Move {} to a core with room: {}. Change it where its cores are set, or it comes back.",
+                starved.name(),
+                how_to_move(case.evidence, tid, &room)
+            ),
+            None => format!(
+                "Run less on {}: every other core was at least half busy. Or let {} use all cores.",
+                cores_text(loss),
+                starved.name()
+            ),
+        },
         _ => format!(
             "Run less beside it, or give it more weight (CPUWeight=, CPU requests) or {} less (`renice -n 10 -p {}`).",
             culprit.name(),
@@ -126,9 +138,20 @@ mod tests {
         let hog = |book: &mut Book| book.process(7, "hog").pinned(1);
         let f = one(of(&beside(hog, |job| job.pinned(1), 495, 500, 0.1)));
         assert!(f.detail.contains("job[100] may run on core 1 only; the others had room."), "{}", f.detail);
-        assert!(f.remedy.contains("`taskset -apc 0-1 100`"), "{}", f.remedy);
+        assert!(f.remedy.contains("`taskset -pc 0 100`"), "{}", f.remedy);
         fine(of(&beside(hog, |job| job.pinned(1), 495, 500, 1.0)));
         fine(of(&beside(hog, |job| job.pinned(1), 600, 390, 0.1)));
+    }
+
+    #[test]
+    fn kernel_threads_keep_their_class() {
+        let irq = |book: &mut Book| {
+            let mut irq = book.process(7, "irq/45-nvme0q1").class(SchedulingClass::Fifo, 50);
+            irq.party.kernel = true;
+            irq
+        };
+        let f = one(of(&beside(irq, |job| job, 300, 600, 0.5)));
+        assert!(f.remedy.contains("do not change") && !f.remedy.contains("chrt"), "{}", f.remedy);
     }
 
     #[test]
