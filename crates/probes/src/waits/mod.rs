@@ -28,7 +28,7 @@ use crate::root::now;
 use books::{Books, Closed, OpenBlock};
 use kernel::Programs;
 use places::Places;
-use tables::{Identity, Snapshot};
+use tables::{EndedBlock, Identity, Snapshot};
 use threads::Candidate;
 
 const WHAT: &str = "who waited for a core, and for whom";
@@ -37,6 +37,8 @@ const WHAT: &str = "who waited for a core, and for whom";
 const MOST_OPEN_BLOCKS: usize = 64;
 /// Shorter ones are only in the accounts.
 const LEAST_BLOCK: Duration = Duration::from_millis(1);
+/// Functions of shorter blocks are named only if they are known already: the kernel's list of symbols takes 20 ms to read.
+const WORTH_NAMING: Duration = Duration::from_millis(20);
 /// A charge for which weights are read.
 const LONG_CHARGE_NS: u64 = 10_000_000;
 /// A slice is at least this part of an interval.
@@ -293,7 +295,8 @@ impl WaitReader {
     }
 
     fn blocks(&mut self, snapshot: &Snapshot, open: &[OpenBlock]) -> Vec<Block> {
-        let stacks: Vec<&[u64]> = snapshot.blocks.iter().map(|block| block.frames.as_slice()).collect();
+        let worth = |block: &&EndedBlock| block.ns >= WORTH_NAMING.as_nanos() as u64;
+        let stacks: Vec<&[u64]> = snapshot.blocks.iter().filter(worth).map(|block| block.frames.as_slice()).collect();
         self.places.learn_functions(&stacks);
         let mut blocks: BTreeMap<(u32, u32, Vec<String>), Block> = BTreeMap::new();
         for ended in &snapshot.blocks {
