@@ -160,6 +160,12 @@ mod tests {
         one(of(&beside(hog, |job| job, 300, 690, 1.0)));
         fine(of(&beside(hog, |job| job, 400, 590, 1.0)));
         fine(of(&beside(hog, |job| job.nice(10), 100, 890, 1.0)));
+        // A second of it is no shortage.
+        let mut evidence = beside(hog, |job| job, 300, 690, 1.0);
+        for ledger in &mut evidence.waits[2..] {
+            ledger.accounts.clear();
+        }
+        fine(of(&evidence));
     }
 
     #[test]

@@ -28,6 +28,9 @@ const LOST_TO_CLASS: f64 = 0.25;
 const LOST_TO_CROWD: f64 = 0.45;
 /// Where every core is full, taking turns is fair. With two others for each turn it is a shortage (as in cpu-contention).
 const LOST_TO_TURNS: f64 = 0.65;
+/// Equal turns and weights matter only if the loss lasts: a node is full for a second now and then. This long, or this share of a shorter watch.
+const LASTS_NS: u64 = 2_500_000_000;
+const LASTS_SHARE: f64 = 0.6;
 /// A thread waited on one core only if nearly all of its waiting was there: a wake-up may pass through another.
 const ON_ONE_CORE: f64 = 0.95;
 /// A taker with less of the wait is left to "others".
@@ -291,7 +294,11 @@ fn judge(
     };
     // A niced thread asked to run after ordinary ones; kernel threads take their turns and want little.
     let humble = party.nice > 0 || party.class == SchedulingClass::Batch || party.kernel;
-    if victim.lost() < needed || (humble && !humble_too) {
+    let length = |window: &Window| window.length().as_nanos() as u64;
+    let lasted: u64 = seat.intervals.iter().map(length).fold(0, u64::saturating_add);
+    let watched = case.evidence.waits.iter().map(|ledger| ledger.to.since(ledger.from).as_nanos() as f64).sum::<f64>();
+    let brief = lasted < LASTS_NS && (lasted as f64) < LASTS_SHARE * watched;
+    if victim.lost() < needed || (humble && !humble_too) || (brief && needed == LOST_TO_TURNS) {
         return None;
     }
     let takers: Vec<Taker> = seat.taken.iter().filter(|taker| kind_of(taker) == *kind).cloned().collect();
