@@ -34,7 +34,8 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let start = now_ns();
     stage.until("one of them starves", PATIENCE, || {
         hog.child.expect_running()?;
-        Ok(worst(&victims, start).1.filter(|loss| loss.lost_ns() >= REAL_NS && loss.share() >= 0.5))
+        // It cannot be pinned, and may take turns among the cores: on two, each loses 45 %.
+        Ok(worst(&victims, start).1.filter(|loss| loss.lost_ns() >= REAL_NS && loss.share() >= 0.3))
     })?;
     let truth = Truth::new(json!({
         "pid": hog.child.pid(), "comm": hog_comm, "policy": "SCHED_DEADLINE", "percent": 90,
