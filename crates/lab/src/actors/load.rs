@@ -9,6 +9,7 @@ use crate::node;
 use crate::syscalls::{self, die_with_parent};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use std::hint::black_box;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
@@ -26,6 +27,19 @@ pub enum Class {
     Fifo,
     RoundRobin,
     Deadline,
+}
+
+/// What a turn is spent on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Effort {
+    Spin,
+    /// Maps memory, touches it, and gives it back.
+    Fault,
+    /// Reads what the kernel has to compute.
+    Read,
+    /// Writes into memory that the kernel keeps.
+    Write,
 }
 
 /// Where and how a process runs.
@@ -60,6 +74,8 @@ pub struct Load {
     /// A turn begins this long after the last began, or at once if that took longer.
     #[arg(long, default_value_t = 0)]
     pub every_us: u64,
+    #[arg(long, value_enum, default_value_t = Effort::Spin)]
+    pub effort: Effort,
 }
 
 #[derive(Debug, Args)]
@@ -143,32 +159,54 @@ impl Manner {
 pub fn load(load: &Load) -> Result<()> {
     load.manner.assume()?;
     let (turn, every) = (Duration::from_micros(load.turn_us), Duration::from_micros(load.every_us));
+    let effort = load.effort;
     for number in 1..load.threads {
         thread::Builder::new().name(load.manner.comm.clone()).spawn(move || {
-            if let Err(error) = take_turns(number, turn, every) {
+            if let Err(error) = take_turns(number, turn, every, effort) {
                 eprintln!("coroner-lab: a load failed: {error:#}");
                 std::process::exit(1);
             }
         })?;
     }
-    take_turns(0, turn, every)
+    take_turns(0, turn, every, effort)
 }
 
-fn take_turns(number: usize, turn: Duration, every: Duration) -> Result<()> {
+fn take_turns(number: usize, turn: Duration, every: Duration, effort: Effort) -> Result<()> {
     let (turn, every) = (turn.as_nanos() as u64, every.as_nanos() as u64);
+    let kernel_memory = rustix::fs::memfd_create("load", rustix::fs::MemfdFlags::CLOEXEC)?.into();
     let mut meter = Meter::start(number)?;
     let mut due = now_ns();
     loop {
         let done = meter.got_ns() + turn;
         while meter.got_ns() < done {
-            for i in 0..20_000u64 {
-                black_box(i);
-            }
+            exert(effort, &kernel_memory)?;
             meter.account()?;
         }
         due = now_ns().max(due + every);
         meter.sleep_until(due);
     }
+}
+
+/// Some microseconds of work.
+fn exert(effort: Effort, kernel_memory: &std::fs::File) -> Result<()> {
+    match effort {
+        Effort::Spin => {
+            for i in 0..20_000u64 {
+                black_box(i);
+            }
+        }
+        // Large enough for the allocator to map it anew each time.
+        Effort::Fault => {
+            let mut memory: Vec<u8> = Vec::with_capacity(1 << 20);
+            memory.spare_capacity_mut().iter_mut().step_by(4096).for_each(|byte| {
+                byte.write(1);
+            });
+            black_box(&memory);
+        }
+        Effort::Read => drop(black_box(std::fs::read("/proc/stat")?)),
+        Effort::Write => kernel_memory.write_all_at(&[7; 65536], 0)?,
+    }
+    Ok(())
 }
 
 pub fn storm(storm: &Storm) -> Result<()> {

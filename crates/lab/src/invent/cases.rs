@@ -2,7 +2,7 @@
 //!
 //! A trouble is only an intention. Whether somebody lost anything by it is measured when the case runs.
 
-use crate::actors::load::Class;
+use crate::actors::load::{Class, Effort};
 use crate::draw::Draw;
 use serde::Serialize;
 
@@ -81,6 +81,8 @@ pub struct Process {
     pub comm: String,
     /// Part of a trouble: started after the others, ended before them.
     pub troubles: bool,
+    /// Ended before coroner looks.
+    pub over: bool,
     pub work: Work,
     #[serde(serialize_with = "class_name")]
     pub class: Class,
@@ -100,7 +102,7 @@ fn class_name<S: serde::Serializer>(class: &Class, to: S) -> Result<S::Ok, S::Er
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
     /// `turn_us` of CPU time every `every_us`; 0: without pause.
-    Turns { threads: u64, turn_us: u64, every_us: u64 },
+    Turns { threads: u64, turn_us: u64, every_us: u64, effort: Effort },
     /// Always `at_once` children, which live for `ms`.
     Children { child: String, at_once: u64, ms: (u64, u64) },
     /// Pairs of threads that wake each other this often before a pause.
@@ -181,6 +183,11 @@ impl Case {
         }
         if count == 0 {
             drawing.healthy_load();
+        }
+        drawing.efforts();
+        // Some troubles are over when somebody looks.
+        if drawing.draw.number(0, 9) == 0 {
+            drawing.case.processes.iter_mut().for_each(|process| process.over = process.troubles);
         }
         drawing.case
     }
@@ -303,11 +310,20 @@ impl Drawing<'_> {
         self.case.processes.push(process);
     }
 
+    /// What everybody does in its turns.
+    fn efforts(&mut self) {
+        for process in &mut self.case.processes {
+            let Work::Turns { threads, effort, .. } = &mut process.work else { continue };
+            let drawn = self.draw.one_of(&[Effort::Spin, Effort::Fault, Effort::Read, Effort::Write]);
+            // Threads of one process that fault wait for each other, not for a core.
+            *effort = drawn.filter(|drawn| *threads == 1 || *drawn != Effort::Fault).unwrap_or(Effort::Spin);
+        }
+    }
+
     /// Somebody who takes next to nothing.
     fn bystander(&mut self) {
         let turn_us = self.draw.number(50, 500);
-        let work =
-            Work::Turns { threads: self.draw.number(1, 4), turn_us, every_us: turn_us * self.draw.number(50, 400) };
+        let work = turns(self.draw.number(1, 4), turn_us, turn_us * self.draw.number(50, 400));
         let group = (self.draw.number(0, 2) == 0).then(|| self.group(None, None));
         let process = Process { group, ..ordinary(self.name(), work, vec![]) };
         self.case.processes.push(process);
@@ -349,7 +365,7 @@ impl Drawing<'_> {
             }
             _ => {
                 // A real-time thread that takes little, as audio and time services do.
-                let work = Work::Turns { threads: 1, turn_us: 200, every_us: 10_000 };
+                let work = turns(1, 200, 10_000);
                 let load = ordinary(self.name(), work, vec![]);
                 self.case.processes.push(Process { class: Class::Fifo, priority: 40, ..load });
                 let work = self.work(20, 60, 1);
@@ -364,7 +380,7 @@ impl Drawing<'_> {
         let duty = self.draw.number(least, most);
         let turn_us = self.draw.number(300, 20_000);
         let every_us = if duty >= 95 { 0 } else { turn_us * 100 / duty };
-        Work::Turns { threads, turn_us, every_us }
+        turns(threads, turn_us, every_us)
     }
 
     fn core(&mut self) -> u32 {
@@ -392,12 +408,16 @@ impl Drawing<'_> {
     }
 }
 
-fn ordinary(comm: String, work: Work, cores: Vec<u32>) -> Process {
-    Process { comm, troubles: false, work, class: Class::Other, priority: 0, nice: 0, cores, group: None }
+pub fn ordinary(comm: String, work: Work, cores: Vec<u32>) -> Process {
+    Process { comm, troubles: false, over: false, work, class: Class::Other, priority: 0, nice: 0, cores, group: None }
 }
 
-fn without_pause(threads: u64) -> Work {
-    Work::Turns { threads, turn_us: 1000, every_us: 0 }
+fn turns(threads: u64, turn_us: u64, every_us: u64) -> Work {
+    Work::Turns { threads, turn_us, every_us, effort: Effort::Spin }
+}
+
+pub fn without_pause(threads: u64) -> Work {
+    turns(threads, 1000, 0)
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// For processes to start, on a node that others keep busy.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a trouble lasts that is over when coroner looks.
+const HURT: Duration = Duration::from_secs(2);
 /// From the last start until coroner is asked.
 const SETTLE: Duration = Duration::from_millis(700);
 /// For those who lost to say so, once the troubles are over.
@@ -89,14 +91,23 @@ struct Staged {
 enum Started {
     Measured(Measured),
     Plain(Child),
+    /// Over before coroner looked.
+    Ended(Fate),
 }
 
 impl Started {
-    fn child(&mut self) -> &mut Child {
-        match self {
+    /// What it has had so far.
+    fn fate(&mut self) -> Result<Fate> {
+        let child = match self {
+            Started::Ended(fate) => return Ok(fate.clone()),
             Started::Measured(measured) => &mut measured.child,
             Started::Plain(child) => child,
-        }
+        };
+        child.expect_running()?;
+        let (pid, tids) = (child.pid(), node::threads_of(child.pid()));
+        let threads: u64 = tids.iter().filter_map(|&tid| node::thread_times(tid).ok()).map(|t| t.ran_ns).sum();
+        let ran_ns = threads + node::children_ns(pid).unwrap_or(0);
+        Ok(Fate { comm: child.name().to_owned(), pid, tids, ran_ns, ..Fate::default() })
     }
 }
 
@@ -158,10 +169,11 @@ fn stage(case: &Case) -> Result<Staged> {
         for started in staged.processes.iter_mut().flatten() {
             match started {
                 Started::Measured(measured) if !troubles => measured.await_first_words(PATIENCE)?,
-                started => started.child().expect_running()?,
+                started => started.fate().map(drop)?,
             }
         }
     }
+    end_what_is_over(case, &mut staged)?;
     if let Some(frozen) = &case.freeze {
         let file_system = Ext4Mount::writable("invent-data", "data", &[0; 65536])?;
         let mut command = actors::command("write-file");
@@ -172,6 +184,17 @@ fn stage(case: &Case) -> Result<Staged> {
         (staged.writer, staged._file_system) = (Some(writer), Some(file_system));
     }
     Ok(staged)
+}
+
+fn end_what_is_over(case: &Case, staged: &mut Staged) -> Result<()> {
+    if case.processes.iter().any(|process| process.over) {
+        interrupt::pause(HURT);
+    }
+    for (process, started) in case.processes.iter().zip(&mut staged.processes).filter(|(process, _)| process.over) {
+        let fate = started.as_mut().with_context(|| format!("{} was not started", process.comm))?.fate()?;
+        *started = Some(Started::Ended(fate));
+    }
+    Ok(())
 }
 
 fn make_group(number: usize, group: &Group) -> Result<MadeGroup> {
@@ -219,7 +242,10 @@ fn start(process: &Process, join: Option<&Path>) -> Result<Started> {
         command.arg("--join").arg(dir);
     }
     match &process.work {
-        Work::Turns { threads, turn_us, every_us } => {
+        Work::Turns { threads, turn_us, every_us, effort } => {
+            if let Some(effort) = effort.to_possible_value() {
+                command.args(["--effort", effort.get_name()]);
+            }
             command.args(["--threads", &threads.to_string(), "--turn-us", &turn_us.to_string()]);
             command.args(["--every-us", &every_us.to_string()]);
             Ok(Started::Measured(Measured::spawn(&process.comm, &mut command)?))
@@ -302,12 +328,7 @@ impl Books {
     fn of(staged: &mut Staged) -> Result<Books> {
         let mut fates = Vec::new();
         for started in &mut staged.processes {
-            let child = started.as_mut().context("not every process was started")?.child();
-            child.expect_running()?;
-            let (pid, tids) = (child.pid(), node::threads_of(child.pid()));
-            let threads: u64 = tids.iter().filter_map(|&tid| node::thread_times(tid).ok()).map(|t| t.ran_ns).sum();
-            let ran_ns = threads + node::children_ns(pid).unwrap_or(0);
-            fates.push(Fate { comm: child.name().to_owned(), pid, tids, ran_ns, ..Fate::default() });
+            fates.push(started.as_mut().context("not every process was started")?.fate()?);
         }
         let own: u64 = node::threads_of(std::process::id())
             .iter()

@@ -1,4 +1,4 @@
-use super::super::cases::{Group, Trouble};
+use super::super::cases::{Group, Trouble, ordinary, without_pause};
 use super::super::staging::GroupFate;
 use super::*;
 use crate::loss::Loss;
@@ -8,16 +8,7 @@ use serde_json::{Value, json};
 const SECOND: u64 = 1_000_000_000;
 
 fn process(comm: &str, cores: &[u32]) -> Process {
-    Process {
-        comm: comm.to_owned(),
-        troubles: false,
-        work: Work::Turns { threads: 1, turn_us: 1000, every_us: 0 },
-        class: Class::Other,
-        priority: 0,
-        nice: 0,
-        cores: cores.to_vec(),
-        group: None,
-    }
+    ordinary(comm.to_owned(), without_pause(1), cores.to_vec())
 }
 
 /// `ran_ms` of 5 s, all of which it wanted.
