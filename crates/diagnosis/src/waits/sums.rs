@@ -8,7 +8,8 @@ use super::precedence::{Precedence, Weights};
 use coroner_evidence::cgroups::CgroupOwner;
 use coroner_evidence::tasks::SchedulingClass;
 use coroner_evidence::{
-    Account, Block, Charge, CoreSet, CoreTicks, Evidence, LedgerMethod, Party, Runner, Source, Time, WaitLedger, Window,
+    Account, Block, Charge, CoreSet, CoreTicks, Evidence, LedgerMethod, Party, Runner, Source, ThreadSample, Time,
+    WaitLedger, Window,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -515,32 +516,31 @@ impl Balance {
             }
         }
         // Samples of a thread, by distance to the ends.
-        let mut ends: HashMap<u32, [Option<Nearest>; 2]> = HashMap::new();
-        for sample in &evidence.thread_samples {
-            let Some(times) = sample.sched else { continue };
+        let mut ends: HashMap<u32, [Option<&ThreadSample>; 2]> = HashMap::new();
+        for sample in evidence.thread_samples.iter().filter(|sample| sample.sched.is_some()) {
             let pair = ends.entry(sample.key.tid).or_default();
             for (end, at) in pair.iter_mut().zip([first.from, last.to]) {
-                let distance = sample.at.0.abs_diff(at.0);
-                if distance < NEAR_NS && end.is_none_or(|(known, ..)| distance < known) {
-                    *end = Some((distance, times.run_ns, times.wait_ns));
+                let distance = |sample: &ThreadSample| sample.at.0.abs_diff(at.0);
+                if distance(sample) < NEAR_NS && end.is_none_or(|known| distance(sample) < distance(known)) {
+                    *end = Some(sample);
                 }
             }
         }
         for (tid, ends) in ends {
-            if let ([Some((_, ran, waited)), Some((_, later_ran, later_waited))], Some(sum)) = (ends, ours.get(&tid)) {
-                let add = |to: &mut u64, ns: u64| *to = to.saturating_add(ns);
-                self.compared += 1;
-                add(&mut self.ran_ns, sum.0);
-                add(&mut self.compared_waited_ns, sum.1);
-                add(&mut self.schedstat_ran_ns, later_ran.saturating_sub(ran));
-                add(&mut self.schedstat_waited_ns, later_waited.saturating_sub(waited));
-            }
+            let ([Some(before), Some(after)], Some(ours)) = (ends, ours.get(&tid)) else { continue };
+            let (Some(old), Some(new)) = (before.sched, after.sched) else { continue };
+            // Samples and ledgers do not begin and end together.
+            let scale = self.watched_ns as f64 / (after.at.since(before.at).as_nanos() as f64).max(1.0);
+            let scaled = |new: u64, old: u64| (new.saturating_sub(old) as f64 * scale) as u64;
+            let add = |to: &mut u64, ns: u64| *to = to.saturating_add(ns);
+            self.compared += 1;
+            add(&mut self.ran_ns, ours.0);
+            add(&mut self.compared_waited_ns, ours.1);
+            add(&mut self.schedstat_ran_ns, scaled(new.run_ns, old.run_ns));
+            add(&mut self.schedstat_waited_ns, scaled(new.wait_ns, old.wait_ns));
         }
     }
 }
-
-/// Distance to an end, time ran, time waited.
-type Nearest = (u64, u64, u64);
 
 /// A sample this close to an end of the ledger is compared with it.
 const NEAR_NS: u64 = 500_000_000;
