@@ -74,6 +74,8 @@ struct slot {
 /* What few threads have. */
 struct cold { u64 throttled, blocked; };
 struct slots { struct slot slot[SLOTS_PER_BLOCK]; };
+/* When each block last got a thread: the reader need not look at those that are empty and stay so. */
+struct used { u32 turn[BLOCKS]; };
 struct colds { struct cold cold[COLD_PER_BLOCK]; };
 
 struct run { u64 start; u32 party, reserved; }; /* until the next one's start */
@@ -114,6 +116,7 @@ struct scratch { u64 frame[FRAMES]; struct blocked blocked; };
 
 /* Blocks of slots as values: one system call reads many. */
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, BLOCKS); __type(key, u32); __type(value, struct slots); } SLOTS SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, u32); __type(value, struct used); } USED SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, SLOT_COUNT / COLD_PER_BLOCK); __type(key, u32); __type(value, struct colds); } COLD SEC(".maps");
 /* The loader makes it as large as the machine. */
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 512); __type(key, u32); __type(value, struct core); } CORES SEC(".maps");
@@ -243,21 +246,24 @@ INLINE void fold(struct slot *slot, u32 ended)
 /* Two places for each tid. Only a sleeping thread's is taken. */
 static __attribute__((noinline)) struct slot *new_slot(u32 tid)
 {
-	u32 zero = 0, flags = 0;
-	struct slot *slot = slot_at(tid & (SLOT_COUNT - 1));
+	u32 zero = 0, flags = 0, index = tid & (SLOT_COUNT - 1);
+	struct control *control = bpf_map_lookup_elem(&CONTROL, &zero);
+	struct used *used = bpf_map_lookup_elem(&USED, &zero);
+	struct slot *slot = slot_at(index);
 	if (slot && slot->tid && slot->state != NONE && slot->state != SLEEPING) {
-		slot = slot_at(second_way(tid));
+		index = second_way(tid);
+		slot = slot_at(index);
 		flags = SECOND_WAY;
 	}
-	if (!slot)
+	if (!slot || !control || !used)
 		return 0;
 	if (slot->tid && slot->state != NONE && slot->state != SLEEPING) {
-		struct control *control = bpf_map_lookup_elem(&CONTROL, &zero);
-		if (control)
-			control->crowded = 1;
+		control->crowded = 1;
 		count(NO_SLOT, 1);
 		return 0;
 	}
+	u32 block = index / SLOTS_PER_BLOCK;
+	*ELEMENT(used->turn, block) = control->turn + 1;
 	if (slot->tid) {
 		fold(slot, 0);
 		count(EVICTED, 1);

@@ -1,5 +1,6 @@
 //! Cpusets: cgroups that allow fewer cores than the node has.
 
+use crate::Evidence;
 use crate::cores::CoreSet;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,18 @@ pub struct Cpuset {
     pub levels: Vec<CpusetLevel>,
     /// Threads in it, by TID.
     pub threads: Vec<u32>,
+}
+
+impl Evidence {
+    /// The cpuset of a thread, if that keeps it from some cores.
+    pub fn cpuset_of(&self, tid: u32) -> Option<&Cpuset> {
+        self.cpusets.iter().rev().find(|cpuset| cpuset.threads.contains(&tid))
+    }
+
+    /// The cgroup whose cpuset keeps a thread on these cores; `None` if its affinity does, or if that is not known.
+    pub fn kept_by_cpuset(&self, tid: u32, affinity: &CoreSet) -> Option<&str> {
+        self.cpuset_of(tid).filter(|cpuset| cpuset.cores == *affinity).map(|cpuset| cpuset.cgroup.as_str())
+    }
 }
 
 /// One cgroup's `cpuset.cpus`.

@@ -76,7 +76,8 @@ impl WaitLedger {
         for charge in self.charges.drain(..) {
             let tid = charge.tid.filter(|_| told.contains(&(charge.victim, charge.tid)));
             let to = if charge.ns < WaitLedger::TRIFLING_CHARGE_NS { Runner::Others } else { charge.to };
-            *charges.entry((charge.victim, tid, charge.core, to)).or_default() += charge.ns;
+            let sum = charges.entry((charge.victim, tid, charge.core, to)).or_default();
+            *sum = sum.saturating_add(charge.ns);
         }
         let has_account: HashSet<u32> = self.accounts.iter().map(|account| account.party).collect();
         let charge = |((victim, tid, core, to), ns)| Charge { victim, tid, to, core, ns };
@@ -159,15 +160,22 @@ pub struct Account {
 }
 
 impl Account {
+    /// All five: as long as it was watched, for a thread that lived through it.
+    pub fn total_ns(&self) -> u64 {
+        [self.ran_ns, self.waited_ns, self.throttled_ns, self.blocked_ns, self.slept_ns]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    }
+
     /// Adds another thread's, which is then no longer told by itself: how long it slept and what is open belongs to one thread.
     fn add(&mut self, other: &Account) {
-        self.ran_ns += other.ran_ns;
-        self.waited_ns += other.waited_ns;
-        self.throttled_ns += other.throttled_ns;
-        self.blocked_ns += other.blocked_ns;
+        self.ran_ns = self.ran_ns.saturating_add(other.ran_ns);
+        self.waited_ns = self.waited_ns.saturating_add(other.waited_ns);
+        self.throttled_ns = self.throttled_ns.saturating_add(other.throttled_ns);
+        self.blocked_ns = self.blocked_ns.saturating_add(other.blocked_ns);
         self.longest_wait_ns = self.longest_wait_ns.max(other.longest_wait_ns);
-        self.runs += other.runs;
-        self.waits += other.waits;
+        self.runs = self.runs.saturating_add(other.runs);
+        self.waits = self.waits.saturating_add(other.waits);
     }
 }
 

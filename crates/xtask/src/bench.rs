@@ -26,6 +26,9 @@ pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
     if filter == "zombies" {
         return crate::bench_zombies::run(&binaries, runs);
     }
+    if filter == "waits" {
+        return crate::bench_waits::run(&binaries, runs);
+    }
     if let Some(part) = filter.strip_prefix("view") {
         return crate::bench_view::run(&binaries, part.trim_start_matches(':'), runs);
     }

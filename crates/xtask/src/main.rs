@@ -5,6 +5,7 @@ mod bench_profile;
 mod bench_recorder;
 mod bench_units;
 mod bench_view;
+mod bench_waits;
 mod bench_zombies;
 mod big_node;
 mod child;
@@ -27,8 +28,8 @@ struct Args {
 enum Command {
     /// Measure what coroner costs the node it examines. Prints a Markdown table. Needs root for the crowd.
     Bench {
-        /// Only benchmarks whose name contains this. Five run only if named: `zombies` (makes 60,000 dead cgroups), `units`
-        /// (boots a systemd with 400 units), `profile` or `profile:PART` (the profile engine against its peers), `recorder` or
+        /// Only benchmarks whose name contains this. Six run only if named: `zombies` (makes 60,000 dead cgroups), `units`
+        /// (boots a systemd with 400 units), `waits` (the wait ledger), `profile` or `profile:PART` (the profile engine against its peers), `recorder` or
         /// `recorder:PART` (the flight recorder against perf), and `view` or `view:PART` (the page's server, also against
         /// FlameScope).
         filter: Option<String>,
@@ -53,6 +54,14 @@ enum Command {
         #[arg(value_name = "TEST")]
         tests: Vec<String>,
     },
+    /// The loads of `bench waits`.
+    #[command(hide = true)]
+    Switches {
+        how: bench_waits::Switches,
+        /// Switches a second; 0: as many as possible.
+        #[arg(long, default_value_t = 0)]
+        rate: u64,
+    },
     /// The load of `bench profile:monopolies`.
     #[command(hide = true)]
     Bursts {
@@ -75,6 +84,7 @@ fn main() -> anyhow::Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
+        Command::Switches { how, rate } => bench_waits::switch(how, rate)?,
         Command::Bursts { seed, seconds, threshold_ms, truth } => {
             bench_profile::monopolies::workload::run(seed, seconds, threshold_ms, &truth)?;
         }

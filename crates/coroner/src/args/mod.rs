@@ -122,8 +122,8 @@ pub struct DiagnoseArgs {
     #[arg(long)]
     pub strict: bool,
 
-    /// Do not use BPF. Dead cgroups are then counted from the cgroup files, without names, and failing child processes are not
-    /// seen. The kernel is still sampled.
+    /// Do not use BPF. Dead cgroups are then counted from the cgroup files, without names, who waited for a core is estimated,
+    /// and failing child processes are not seen. The kernel is still sampled.
     #[arg(long, conflicts_with_all = ["from", "last", "since", "until"])]
     pub no_bpf: bool,
 
@@ -169,6 +169,10 @@ pub struct WaitsArgs {
     /// Sum up by this.
     #[arg(long, value_enum, default_value_t = WaitsBy::Process)]
     pub by: WaitsBy,
+
+    /// Do not use BPF: estimate from what /proc tells of threads.
+    #[arg(long, conflicts_with_all = ["from", "last", "since", "until"])]
+    pub no_bpf: bool,
 
     #[command(flatten)]
     pub recorded: RecordedArgs,

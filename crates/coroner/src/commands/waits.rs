@@ -8,19 +8,22 @@ use crate::output::{json_text, print, waits_text};
 use anyhow::Context;
 use coroner_diagnosis::waits::sums::{By, sum_up};
 use coroner_evidence::{Evidence, probe};
-use coroner_probes::watch::NameZombies;
+use coroner_probes::watch::{NameZombies, WatchOptions};
+use coroner_probes::zombies::Bpf;
 use coroner_source::recorded::{self, with_recorder};
 use coroner_web::documents;
 
 pub fn run(args: WaitsArgs) -> anyhow::Result<Exit> {
-    let mut recorded = recorded::read(&args.recorded.query(), args.duration.is_some() || args.node.is_asked())?;
+    let is_watch = args.duration.is_some() || args.no_bpf || args.node.is_asked();
+    let mut recorded = recorded::read(&args.recorded.query(), is_watch)?;
     let evidence = match &mut recorded {
         Some(recorded) => {
             args.node.must_not_be_asked()?;
             std::mem::take(&mut recorded.evidence)
         }
         None => {
-            let options = args.node.node().watch_options(NameZombies::IfMany, None);
+            let bpf = if args.no_bpf { Bpf::No } else { Bpf::Best };
+            let options = WatchOptions { bpf, ..args.node.node().watch_options(NameZombies::IfMany, None) };
             watch(args.node.node().root(), options, args.duration.unwrap_or(WATCH_FOR))?
         }
     };

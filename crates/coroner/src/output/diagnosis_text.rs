@@ -5,10 +5,12 @@ use super::safe::one_line;
 use super::telling;
 use super::terminal::{bold, by_severity, dim, good, width, wrap, wrap_hanging};
 use super::verdict_text;
+use super::waits_text;
 use coroner_diagnosis::Outcome;
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::cores::words::percent;
+use coroner_diagnosis::waits::sums;
 use coroner_diagnosis::{Diagnosis, Fact, Finding, RuledOut, Severity};
 use coroner_evidence::{Cost, Evidence, Node, Unseen, Wall};
 use std::time::Duration;
@@ -56,6 +58,10 @@ pub fn render(diagnosis: &Diagnosis, evidence: &Evidence, told: &Told<'_>) -> St
     }
     out.push_str(&ruled_out_text(diagnosis, outcome, width, verbose));
     out.push_str(&unseen_text(&diagnosis.unseen, width));
+    if let Some(balance) = sums::balance(evidence).filter(|_| verbose) {
+        out.push('\n');
+        out.push_str(&wrap(&waits_text::balance_text(&balance), width, 0));
+    }
 
     out.push('\n');
     let verdicts = &diagnosis.conclusion.verdicts;

@@ -19,15 +19,13 @@ const LEAST_TAKEN: f64 = 0.02;
 pub fn render(sums: &WaitSums, evidence: &Evidence, all: bool) -> String {
     let host = evidence.node.as_ref().and_then(|n| n.host.as_deref()).unwrap_or("this node");
     let watched = sums.balance.watched_ns;
-    let mut out = format!(
-        "{}: who waited for a core over {:.1} s{}\n",
-        one_line(host),
-        sums.window.length().as_secs_f64(),
-        match sums.method {
-            LedgerMethod::Bpf => "",
-            LedgerMethod::Estimate => " (an estimate: BPF is not available)",
-        }
-    );
+    let mut out =
+        format!("{}: who waited for a core over {:.1} s\n", one_line(host), sums.window.length().as_secs_f64(),);
+    if sums.method == LedgerMethod::Estimate {
+        out.push_str(
+            "This is an estimate without BPF: waits are from schedstat, and charged to who ran on the same core in the same second.\n",
+        );
+    }
     let length = sums.window.length().as_nanos() as u64;
     if watched < length / 100 * 98 {
         let share = watched as f64 * 100.0 / length.max(1) as f64;
@@ -51,6 +49,7 @@ pub fn render(sums: &WaitSums, evidence: &Evidence, all: bool) -> String {
     if all {
         out.push('\n');
         out.push_str(&balance_text(&sums.balance));
+        out.push('\n');
     }
     out
 }
@@ -65,8 +64,10 @@ fn row_text(row: &Row) -> String {
         line.push_str(&format!(" (longest wait {})", time(row.longest_wait_ns)));
     }
     match &row.kept_by {
-        Some(KeptBy::Cores(cores)) if row.waited_ns >= LEAST_NS => {
-            line.push_str(&format!("; may run on core {cores} only"));
+        Some(KeptBy::Cores { cores, cpuset }) if row.waited_ns >= LEAST_NS => {
+            let noun = if cores.len() == 1 { "core" } else { "cores" };
+            let by = cpuset.as_ref().map_or_else(String::new, |cgroup| format!(" (cpuset {})", one_line(cgroup)));
+            line.push_str(&format!("; may run on {noun} {cores} only{by}"));
         }
         _ => {}
     }
@@ -102,7 +103,7 @@ fn takers(row: &Row) -> Vec<(&Charged, u64, String)> {
     let mut sums: BTreeMap<(&Who, &'static str), (&Charged, u64, Vec<u32>)> = BTreeMap::new();
     for charged in &row.charged {
         let sum = sums.entry((&charged.to, charged.why.as_str())).or_insert((charged, 0, Vec::new()));
-        sum.1 += charged.ns;
+        sum.1 = sum.1.saturating_add(charged.ns);
         sum.2.push(charged.core);
     }
     let least = (row.waited_ns as f64 * LEAST_TAKEN) as u64;
@@ -142,24 +143,27 @@ fn time(ns: u64) -> String {
     }
 }
 
-fn balance_text(balance: &Balance) -> String {
+/// One line.
+pub fn balance_text(balance: &Balance) -> String {
     let Balance { waited_ns, charged_ns, unbooked_ns, threads, out_of_balance, compared, .. } = *balance;
     let share = charged_ns as f64 * 100.0 / waited_ns.max(1) as f64;
-    let mut text = format!(
-        "Books: {} waited, {share:.0} % of it charged to somebody, {} not for want of room; {out_of_balance} of {threads} \
-         accounts do not add up.\n",
-        time(waited_ns),
-        time(unbooked_ns)
-    );
+    let mut text = format!("Wait ledger: {} waited, {share:.0} % of it charged", time(waited_ns));
+    if unbooked_ns > 0 {
+        text.push_str(&format!(", {} not for want of room", time(unbooked_ns)));
+    }
+    text.push_str(&format!("; {out_of_balance} of {threads} accounts do not add up"));
     if compared > 0 {
         text.push_str(&format!(
-            "Against schedstat ({compared} threads): ran {} here, {} there; waited {} here, {} there (schedstat counts a wait when it \
-             ends).\n",
+            ". Of {compared} threads: ran {} (schedstat {}), waited {} (schedstat, which has a wait when it ends, {})",
             time(balance.ran_ns),
             time(balance.schedstat_ran_ns),
             time(balance.compared_waited_ns),
             time(balance.schedstat_waited_ns)
         ));
     }
-    text
+    if balance.throttled_ns > 0 || balance.cgroup_throttled_ns > 0 {
+        let (threads, cores) = (time(balance.throttled_ns), time(balance.cgroup_throttled_ns));
+        text.push_str(&format!(". Throttled {threads} by thread (cpu.stat, by core: {cores})"));
+    }
+    text + "."
 }

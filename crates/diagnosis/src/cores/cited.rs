@@ -113,7 +113,7 @@ fn roomy(cores: &Cores, core: u32, window: Window, fit: impl Fn(u32) -> bool) ->
 /// The command that lets a thread run on other cores: ``taskset`` if its cpuset allows them; else what widens the cpuset, because
 /// there `taskset` fails with EINVAL. `to` is a list of cores.
 pub fn how_to_move(evidence: &Evidence, tid: u32, to: &str) -> String {
-    let cpuset = evidence.cpusets.iter().rev().find(|cpuset| cpuset.threads.contains(&tid));
+    let cpuset = evidence.cpuset_of(tid);
     let wanted = CoreSet::parse_list(to).unwrap_or_default();
     let Some(cpuset) = cpuset else { return format!("`taskset -pc {to} {tid}`") };
     let allowed = CoreSet::new(wanted.iter().filter(|core| cpuset.cores.contains(*core)));

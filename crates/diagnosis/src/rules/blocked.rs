@@ -9,7 +9,8 @@ use crate::cores::words::{listed, span};
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject};
 use crate::ties::{Task, Ties, When};
 use crate::waits::blocks::{Blocked, Needs, blocked};
-use coroner_evidence::{Window, probe};
+use crate::waits::cited::no_ledger;
+use coroner_evidence::Window;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -20,22 +21,19 @@ const NAMED: usize = 3;
 pub fn examine(case: &Case<'_>) -> Answer {
     let ledgers = &case.evidence.waits;
     if ledgers.is_empty() {
-        let unseen = case.evidence.why_unseen(probe::WAITS);
-        return Answer::CannotTell {
-            because: unseen.map_or("no wait ledger was kept", |u| &u.why).to_owned(),
-            how_to_see: unseen.map_or("watch as root, with BPF", |u| &u.how_to_see).to_owned(),
-        };
+        return no_ledger(case);
     }
     let all = blocked(ledgers);
     let mut by_need: BTreeMap<(Needs, Option<&str>), Vec<&Blocked<'_>>> = BTreeMap::new();
-    for one in all.iter().filter(|one| one.longest_ns >= LONG_NS && one.needs != Needs::OnPurpose && !one.party.kernel)
+    for one in
+        all.iter().filter(|one| one.sleeps.longest_ns >= LONG_NS && one.needs != Needs::OnPurpose && !one.party.kernel)
     {
         by_need.entry((one.needs, one.last.on.as_deref())).or_default().push(one);
     }
     Answer::from_findings(by_need.values().filter_map(|some| finding(some)).collect(), || match all.first() {
         Some(longest) => format!(
             "the longest uninterruptible sleep was {} ({}); a second would be long",
-            span(longest.longest_ns),
+            span(longest.sleeps.longest_ns),
             task(longest).name()
         ),
         None => "no thread was in uninterruptible sleep for a millisecond or longer".to_owned(),
@@ -59,13 +57,16 @@ fn finding(some: &[&Blocked<'_>]) -> Option<Finding> {
         (None, Needs::Lock) => "a lock in the kernel".to_owned(),
         (None, _) => "something in the kernel".to_owned(),
     };
-    let names: Vec<String> = some.iter().map(|one| format!("{} {}", task(one).name(), span(one.longest_ns))).collect();
+    let names: Vec<String> =
+        some.iter().map(|one| format!("{} {}", task(one).name(), span(one.sleeps.longest_ns))).collect();
     let function = worst.last.stack.first();
     let goes_on = some.iter().any(|one| one.goes_on);
     let mut evidence: Vec<Fact> = some
         .iter()
         .take(NAMED)
-        .map(|one| Fact::new(FactKey::BlockedFor, one.longest_ns / 1_000_000, "wait ledger").of(task(one).name()))
+        .map(|one| {
+            Fact::new(FactKey::BlockedFor, one.sleeps.longest_ns / 1_000_000, "wait ledger").of(task(one).name())
+        })
         .collect();
     if let Some(function) = function {
         evidence.push(Fact::new(FactKey::BlockedIn, function.as_str(), "wait ledger").of(task(worst).name()));
@@ -78,7 +79,8 @@ fn finding(some: &[&Blocked<'_>]) -> Option<Finding> {
         1 => task(worst).name(),
         n => format!("{} and {} more", task(worst).name(), n - 1),
     };
-    let window = Window { from: some.iter().map(|one| one.from).min()?, to: some.iter().map(|one| one.to).max()? };
+    let window =
+        Window { from: some.iter().map(|one| one.sleeps.from).min()?, to: some.iter().map(|one| one.sleeps.to).max()? };
     let stack = match worst.last.stack.is_empty() {
         true => " Its kernel stack could not be read.".to_owned(),
         false => format!(" Kernel stack, innermost first: {}.", worst.last.stack.join(", ")),
@@ -94,7 +96,7 @@ fn finding(some: &[&Blocked<'_>]) -> Option<Finding> {
         title: format!(
             "{others} {} blocked on {on} for {}{}",
             verb.0,
-            span(worst.longest_ns),
+            span(worst.sleeps.longest_ns),
             if goes_on { verb.1 } else { "" }
         ),
         detail: format!(

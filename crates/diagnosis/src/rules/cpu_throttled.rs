@@ -11,7 +11,7 @@ use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectK
 use crate::ties::Ties;
 use crate::units::paths::{operand, shell_word};
 use crate::words::{count, duration_words, list, percent, plural};
-use coroner_evidence::{About, CgroupMount, CgroupOwner, Evidence, Point, Source, Time, probe};
+use coroner_evidence::{About, CgroupMount, CgroupOwner, Evidence, Point, Source, Time, Window, probe};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ struct Throttled<'e> {
     period_us: Option<u64>,
     /// From the first to the last look that showed more throttling.
     over: Duration,
+    /// When that began.
+    since: Option<Time>,
     /// When it was last throttled, if that was a while before the end.
     until: Option<Time>,
     /// It appeared while we watched, and there is no second look to compare with.
@@ -119,6 +121,7 @@ fn measure<'e>(evidence: &'e Evidence, path: &'e str, first_look: Option<Time>) 
     let gauge = |name| counters.last(Source::CgroupCpu, path, name);
     let (quota_us, period_us) = (gauge("quota_us"), gauge("period_us").filter(|p| *p > 0));
     let periods = moved("nr_periods")?;
+    let moves = moves(counters.points(Source::CgroupCpu, path, "nr_throttled"));
     Some(Throttled {
         path,
         periods,
@@ -127,7 +130,8 @@ fn measure<'e>(evidence: &'e Evidence, path: &'e str, first_look: Option<Time>) 
         quota_cores: quota_us.zip(period_us).map(|(q, p)| q as f64 / p as f64),
         quota_us,
         period_us,
-        over: span_of_moves(counters.points(Source::CgroupCpu, path, "nr_throttled")),
+        over: moves.map_or(Duration::ZERO, |moves| moves.length()),
+        since: moves.map(|moves| moves.from),
         until: evidence.window().and_then(|w| counters.stopped(Source::CgroupCpu, path, "nr_throttled", w.to)),
         // A counter that stands still from the first look on is recorded only there.
         seen_once: matches!(counters.points(Source::CgroupCpu, path, "nr_periods"), [only] if Some(only.at) > first_look),
@@ -144,15 +148,11 @@ fn is_bitten(t: &Throttled, window: Duration) -> bool {
 }
 
 /// From the first to the last look at which a counter had moved, plus one step before.
-fn span_of_moves(points: &[Point]) -> Duration {
+fn moves(points: &[Point]) -> Option<Window> {
     let moves = || points.windows(2).filter(|two| two[0].value != two[1].value);
-    match (moves().next(), moves().next_back()) {
-        (Some(first), Some(last)) => {
-            let step = first[1].at.since(first[0].at).min(LOOKS_APART);
-            last[1].at.since(first[1].at) + step
-        }
-        _ => Duration::ZERO,
-    }
+    let (first, last) = (moves().next()?, moves().next_back()?);
+    let step = first[1].at.since(first[0].at).min(LOOKS_APART);
+    Some(Window { from: Time(first[1].at.0.saturating_sub(step.as_nanos() as u64)), to: last[1].at })
 }
 
 /// If a pod and its container are both throttled, only one is reported: the inner one, unless the outer one (shared by several)
@@ -187,7 +187,7 @@ fn finding(evidence: &Evidence, t: &Throttled, window: Duration) -> Finding {
     }
     Finding {
         code: Code::CpuThrottled,
-        ties: Ties { until: t.until, ..Ties::of_cgroup(t.path) },
+        ties: Ties { since: t.since, until: t.until, ..Ties::of_cgroup(t.path) },
         severity: Severity::Warning,
         subject: Subject::new(SubjectKind::Cgroup, t.path),
         title: format!(

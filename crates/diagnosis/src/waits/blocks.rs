@@ -59,20 +59,55 @@ pub fn needs(stack: &[String]) -> Needs {
     MEANINGS.iter().find(|(_, marks)| has(marks)).map_or(Needs::Unknown, |(needs, _)| *needs)
 }
 
-/// One thread, blocked at one place, over all ledgers.
+/// Sleeps at one place, over all ledgers.
+#[derive(Debug, Clone, Copy)]
+pub struct Sleeps {
+    pub ns: u64,
+    pub longest_ns: u64,
+    /// When the first of them may have begun, and when the last was seen.
+    pub from: Time,
+    pub to: Time,
+    /// At `to`.
+    pub goes_on: bool,
+}
+
+impl Sleeps {
+    pub fn add(known: Option<Sleeps>, block: &Block, ledger: &WaitLedger) -> Sleeps {
+        // One that began before counts from its beginning.
+        let open_ns = block.since.map_or(0, |since| ledger.to.since(since).as_nanos() as u64);
+        let one = Sleeps {
+            ns: block.ns,
+            longest_ns: block.longest_ns.max(open_ns),
+            from: block.since.unwrap_or(ledger.from),
+            to: ledger.to,
+            goes_on: block.since.is_some(),
+        };
+        known.map_or(one, |known| Sleeps {
+            ns: known.ns.saturating_add(one.ns),
+            longest_ns: known.longest_ns.max(one.longest_ns),
+            from: known.from.min(one.from),
+            to: one.to,
+            // Several threads may sleep there.
+            goes_on: one.goes_on || (known.goes_on && known.to == one.to),
+        })
+    }
+
+    /// Whether it still did when the last of these ended.
+    pub fn go_on(&self, ledgers: &[WaitLedger]) -> bool {
+        self.goes_on && ledgers.last().is_some_and(|last| last.to == self.to)
+    }
+}
+
+/// One thread, blocked at one place.
 #[derive(Debug, Clone)]
 pub struct Blocked<'e> {
     pub party: &'e Party,
     pub tid: Option<u32>,
     pub needs: Needs,
-    pub ns: u64,
-    pub longest_ns: u64,
+    pub sleeps: Sleeps,
+    pub goes_on: bool,
     /// The last row, for stack, file and waker.
     pub last: &'e Block,
-    /// When the first of it may have begun, and when it was last seen.
-    pub from: Time,
-    pub to: Time,
-    pub goes_on: bool,
 }
 
 /// A thread (process, id, name) and what it needs.
@@ -85,35 +120,14 @@ pub fn blocked(ledgers: &[WaitLedger]) -> Vec<Blocked<'_>> {
         for block in &ledger.blocks {
             let Some(party) = ledger.parties.iter().find(|party| party.id == block.party) else { continue };
             let needs = needs(&block.stack);
-            let from = block.since.unwrap_or(ledger.from);
-            // One that began before counts from its beginning.
-            let longest_ns =
-                block.longest_ns.max(block.since.map_or(0, |since| ledger.to.since(since).as_nanos() as u64));
-            let one = by_place.entry((party.pid, block.tid, &party.comm, needs)).or_insert(Blocked {
-                party,
-                tid: block.tid,
-                needs,
-                ns: 0,
-                longest_ns: 0,
-                last: block,
-                from,
-                to: ledger.to,
-                goes_on: false,
-            });
-            one.ns = one.ns.saturating_add(block.ns);
-            one.longest_ns = one.longest_ns.max(longest_ns);
-            one.last = block;
-            one.from = one.from.min(from);
-            one.to = ledger.to;
-            one.goes_on = block.since.is_some();
+            let key = (party.pid, block.tid, party.comm.as_str(), needs);
+            let sleeps = Sleeps::add(by_place.get(&key).map(|known| known.sleeps), block, ledger);
+            let goes_on = sleeps.go_on(ledgers);
+            by_place.insert(key, Blocked { party, tid: block.tid, needs, sleeps, goes_on, last: block });
         }
     }
-    let end = ledgers.last().map(|ledger| ledger.to);
     let mut all: Vec<Blocked<'_>> = by_place.into_values().collect();
-    for one in &mut all {
-        one.goes_on &= Some(one.to) == end;
-    }
-    all.sort_by_key(|one| std::cmp::Reverse(one.longest_ns));
+    all.sort_by_key(|one| std::cmp::Reverse(one.sleeps.longest_ns));
     all
 }
 

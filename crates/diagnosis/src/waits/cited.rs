@@ -16,18 +16,23 @@ use std::time::Duration;
 const NAMED: usize = 3;
 const SOURCE: &str = "wait ledger";
 
-/// The losses that pass, or why the rule cannot tell. `nobody` says what was checked if there are none.
+/// The losses that pass, or why the rule cannot tell.
 pub fn losses_where<'c>(case: &'c Case<'_>, pass: impl Fn(&Loss) -> bool) -> Result<Vec<&'c Loss>, Answer> {
-    match case.losses() {
-        Some(losses) => Ok(losses.iter().filter(|loss| pass(loss)).collect()),
-        None => {
-            let unseen = case.evidence.why_unseen(probe::WAITS);
-            Err(Answer::CannotTell {
-                because: unseen.map_or("no wait ledger was kept", |u| &u.why).to_owned(),
-                how_to_see: unseen.map_or("watch as root, with BPF", |u| &u.how_to_see).to_owned(),
-            })
-        }
+    let losses = case.losses().ok_or_else(|| no_ledger(case))?;
+    Ok(losses.iter().filter(|loss| pass(loss)).collect())
+}
+
+pub fn no_ledger(case: &Case<'_>) -> Answer {
+    let unseen = case.evidence.why_unseen(probe::WAITS);
+    Answer::CannotTell {
+        because: unseen.map_or("no wait ledger was kept", |u| &u.why).to_owned(),
+        how_to_see: unseen.map_or("watch as root, with BPF", |u| &u.how_to_see).to_owned(),
     }
+}
+
+/// Whether BPF was not to be had. Then the ledger proves nothing.
+pub fn is_estimate(case: &Case<'_>) -> bool {
+    case.evidence.waits.iter().any(|ledger| ledger.method == LedgerMethod::Estimate)
 }
 
 /// What *fine* rests on: `of 214 threads none lost …; the worst, sshd[812], got 93 %`.
@@ -35,10 +40,7 @@ pub fn checked(case: &Case<'_>, what: &str) -> Answer {
     let ledgers = &case.evidence.waits;
     let watched: u64 = ledgers.iter().map(|ledger| ledger.watched_ns).fold(0, u64::saturating_add);
     let threads = ledgers.iter().map(|ledger| ledger.accounts.len()).max().unwrap_or(0);
-    let how = match ledgers.first().map(|ledger| ledger.method) {
-        Some(LedgerMethod::Estimate) => " (an estimate: without BPF, short waits are not seen)",
-        _ => "",
-    };
+    let how = if is_estimate(case) { " (an estimate: BPF is not available)" } else { "" };
     Answer::Fine(format!("of {} threads over {} {what}{how}", count(threads as u64), span(watched)))
 }
 
@@ -112,10 +114,11 @@ pub fn cores_text(loss: &Loss) -> String {
 /// Why the victims did not go elsewhere; empty if other cores had no room.
 pub fn confined_text(loss: &Loss) -> String {
     match loss.victims.iter().find_map(|victim| Some((victim, victim.confined.as_ref()?))) {
-        Some((victim, Confined::To(cores))) => {
+        Some((victim, Confined::To { cores, cpuset })) => {
             let name = task(&victim.actor, &victim.party).name();
             let noun = if cores.len() == 1 { "core" } else { "cores" };
-            format!(" {name} may run on {noun} {cores} only; the others had room.")
+            let by = cpuset.as_ref().map_or_else(String::new, |cgroup| format!(" (its cpuset {cgroup})"));
+            format!(" {name} may run on {noun} {cores} only{by}; the others had room.")
         }
         Some((victim, Confined::Seen(core))) => {
             let name = task(&victim.actor, &victim.party).name();

@@ -70,8 +70,8 @@ pub struct Taker {
 /// Why a victim could not go to another core, though others had room.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Confined {
-    /// It may run on these cores only.
-    To(CoreSet),
+    /// It may run on these cores only: by the cpuset of this cgroup, or by its affinity.
+    To { cores: CoreSet, cpuset: Option<String> },
     /// It waited on this core only; where it may run was not read.
     Seen(u32),
 }
@@ -263,7 +263,8 @@ fn judge(
     if seat.waited_ns < WAITED_LEAST_NS {
         return None;
     }
-    let confined = confined(case, tid.and_then(|tid| affinities.get(&tid).copied()), seat, when);
+    let affinity = tid.and_then(|tid| Some((tid, *affinities.get(&tid)?)));
+    let confined = confined(case, affinity, seat, when);
     let stays = confined.is_some();
     let kind_of = |taker: &Taker| match taker.why {
         Precedence::Class => Kind::Class,
@@ -307,7 +308,7 @@ fn judge(
 }
 
 /// Whether the victim had to stay where it waited while other cores had room.
-fn confined(case: &Case<'_>, affinity: Option<&CoreSet>, seat: &Seat<'_>, when: Window) -> Option<Confined> {
+fn confined(case: &Case<'_>, affinity: Option<(u32, &CoreSet)>, seat: &Seat<'_>, when: Window) -> Option<Confined> {
     let timeline = &case.cores().timeline;
     let room_beyond = |within: &dyn Fn(u32) -> bool| {
         let beyond = timeline.lines.keys().filter(|core| !within(**core));
@@ -315,7 +316,10 @@ fn confined(case: &Case<'_>, affinity: Option<&CoreSet>, seat: &Seat<'_>, when: 
         !busy.is_empty() && busy.iter().sum::<f64>() / (busy.len() as f64) < ROOM
     };
     match affinity {
-        Some(cores) => room_beyond(&|core| cores.contains(core)).then(|| Confined::To(cores.clone())),
+        Some((tid, cores)) => room_beyond(&|core| cores.contains(core)).then(|| Confined::To {
+            cores: cores.clone(),
+            cpuset: case.evidence.kept_by_cpuset(tid, cores).map(str::to_owned),
+        }),
         None => {
             let all: u64 = seat.by_core.values().sum();
             let (core, ns) = seat.by_core.iter().max_by_key(|(_, ns)| **ns)?;

@@ -3,11 +3,13 @@
 //! The kernel charges a wait to the thread that was current on the core. Interrupts and the hypervisor take time from whoever is
 //! current; their share of that core in that interval, by /proc/stat, is taken off and charged to them.
 
+use super::blocks::Sleeps;
 use super::precedence::{Precedence, Weights};
 use coroner_evidence::cgroups::CgroupOwner;
 use coroner_evidence::tasks::SchedulingClass;
 use coroner_evidence::{
-    Account, Block, Charge, CoreSet, CoreTicks, Evidence, LedgerMethod, Party, Runner, Time, WaitLedger, Window,
+    Account, Block, Charge, CoreSet, CoreTicks, Evidence, LedgerMethod, Party, Runner, Source, ThreadSample, Time,
+    WaitLedger, Window,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -133,8 +135,8 @@ impl Why {
 /// Why the waiter did not run elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeptBy {
-    /// It may run on these cores only: by its affinity or its cpuset.
-    Cores(CoreSet),
+    /// It may run on these cores only: by the cpuset of this cgroup, or by its affinity.
+    Cores { cores: CoreSet, cpuset: Option<String> },
     /// It may run anywhere, and waited for a core with others.
     Scheduler,
 }
@@ -174,7 +176,7 @@ pub struct Row {
 
 impl Row {
     pub fn lost_ns(&self) -> u64 {
-        self.waited_ns + self.throttled_ns + self.blocked_ns
+        self.waited_ns.saturating_add(self.throttled_ns).saturating_add(self.blocked_ns)
     }
 }
 
@@ -194,6 +196,9 @@ pub struct Balance {
     pub schedstat_ran_ns: u64,
     pub compared_waited_ns: u64,
     pub schedstat_waited_ns: u64,
+    /// By thread here; by core in the cgroups' cpu.stat. The same if each cgroup with a quota has one busy thread for each core.
+    pub throttled_ns: u64,
+    pub cgroup_throttled_ns: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -205,12 +210,19 @@ pub struct WaitSums {
     pub balance: Balance,
 }
 
+/// How the ledger compares with itself and with the kernel's counters; `None` if there is none.
+pub fn balance(evidence: &Evidence) -> Option<Balance> {
+    let mut balance = Balance::default();
+    evidence.waits.iter().for_each(|ledger| balance.add(ledger));
+    balance.compare(evidence);
+    (!evidence.waits.is_empty()).then_some(balance)
+}
+
 /// `None` if there is no ledger.
 pub fn sum_up(evidence: &Evidence, by: By) -> Option<WaitSums> {
     let (first, last) = (evidence.waits.first()?, evidence.waits.last()?);
     let names = Names::of(evidence);
     let mut rows: BTreeMap<Who, Sum> = BTreeMap::new();
-    let mut balance = Balance::default();
     for ledger in &evidence.waits {
         let interval = Interval {
             parties: ledger.parties.iter().map(|party| (party.id, party)).collect(),
@@ -218,7 +230,6 @@ pub fn sum_up(evidence: &Evidence, by: By) -> Option<WaitSums> {
             weights: Weights::of(evidence, ledger),
         };
         let parties = &interval.parties;
-        balance.add(ledger);
         for account in &ledger.accounts {
             let Some(party) = parties.get(&account.party) else { continue };
             rows.entry(names.who(party, account.tid, by)).or_default().add(account, &names);
@@ -230,13 +241,15 @@ pub fn sum_up(evidence: &Evidence, by: By) -> Option<WaitSums> {
         }
         for block in &ledger.blocks {
             let Some(party) = parties.get(&block.party) else { continue };
-            rows.entry(names.who(party, block.tid, by)).or_default().block(block);
+            rows.entry(names.who(party, block.tid, by)).or_default().block(block, ledger);
         }
     }
-    balance.compare(evidence);
-    let mut rows: Vec<Row> = rows.into_iter().map(|(who, sum)| sum.row(who)).collect();
+    let mut rows: Vec<Row> = rows.into_iter().map(|(who, sum)| sum.row(who, &evidence.waits)).collect();
     rows.sort_by(|a, b| b.lost_ns().cmp(&a.lost_ns()).then_with(|| a.who.cmp(&b.who)));
-    Some(WaitSums { window: Window { from: first.from, to: last.to }, method: first.method, rows, balance })
+    let is_estimate = evidence.waits.iter().any(|ledger| ledger.method == LedgerMethod::Estimate);
+    let method = if is_estimate { LedgerMethod::Estimate } else { LedgerMethod::Bpf };
+    let window = Window { from: first.from, to: last.to };
+    Some(WaitSums { window, method, rows, balance: balance(evidence)? })
 }
 
 /// What charges of one ledger are looked up in.
@@ -254,17 +267,17 @@ struct Sum {
     blocked_ns: u64,
     longest_wait_ns: u64,
     charged: BTreeMap<(Who, u32, Why), u64>,
-    blocked: BTreeMap<(String, Option<String>), (u64, u64, bool)>,
+    blocked: BTreeMap<(String, Option<String>), Sleeps>,
     /// Of the thread that waited most in one interval.
     kept_by: Option<(u64, Option<KeptBy>)>,
 }
 
 impl Sum {
     fn add(&mut self, account: &Account, names: &Names<'_>) {
-        self.ran_ns += account.ran_ns;
-        self.waited_ns += account.waited_ns;
-        self.throttled_ns += account.throttled_ns;
-        self.blocked_ns += account.blocked_ns;
+        self.ran_ns = self.ran_ns.saturating_add(account.ran_ns);
+        self.waited_ns = self.waited_ns.saturating_add(account.waited_ns);
+        self.throttled_ns = self.throttled_ns.saturating_add(account.throttled_ns);
+        self.blocked_ns = self.blocked_ns.saturating_add(account.blocked_ns);
         self.longest_wait_ns = self.longest_wait_ns.max(account.longest_wait_ns);
         let waited = self.kept_by.as_ref().map_or(0, |(waited, _)| *waited);
         if account.waited_ns > waited
@@ -282,7 +295,8 @@ impl Sum {
         let mut left = charge.ns;
         let mut book = |to: Who, why: Why, ns: u64| {
             if ns > 0 {
-                *self.charged.entry((to, charge.core, why)).or_default() += ns;
+                let sum = self.charged.entry((to, charge.core, why)).or_default();
+                *sum = sum.saturating_add(ns);
             }
         };
         // What ksoftirqd and NAPI threads do is counted as softirq time too, but it is theirs.
@@ -304,18 +318,25 @@ impl Sum {
         }
     }
 
-    fn block(&mut self, block: &Block) {
+    fn block(&mut self, block: &Block, ledger: &WaitLedger) {
         let function = block.stack.first().cloned();
         let what = block.on.clone().or_else(|| function.clone()).unwrap_or_else(|| "unknown".to_owned());
-        let sum = self.blocked.entry((what, function)).or_default();
-        *sum = (sum.0 + block.ns, sum.1.max(block.longest_ns), block.since.is_some());
+        let key = (what, function);
+        let sleeps = Sleeps::add(self.blocked.get(&key).copied(), block, ledger);
+        self.blocked.insert(key, sleeps);
     }
 
-    fn row(self, who: Who) -> Row {
+    fn row(self, who: Who, ledgers: &[WaitLedger]) -> Row {
         let mut charged: Vec<Charged> =
             self.charged.into_iter().map(|((to, core, why), ns)| Charged { to, core, ns, why }).collect();
         charged.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| a.to.cmp(&b.to)));
-        let on = |((what, function), (ns, longest_ns, goes_on))| BlockedOn { what, function, ns, longest_ns, goes_on };
+        let on = |((what, function), sleeps): (_, Sleeps)| BlockedOn {
+            what,
+            function,
+            ns: sleeps.ns,
+            longest_ns: sleeps.longest_ns,
+            goes_on: sleeps.go_on(ledgers),
+        };
         let mut blocked_on: Vec<BlockedOn> = self.blocked.into_iter().map(on).collect();
         blocked_on.sort_by_key(|on| Reverse(on.ns));
         Row {
@@ -360,6 +381,7 @@ fn why(weights: &Weights<'_>, victim: &Party, runner: &Party) -> Why {
 
 /// Names of threads and processes, and where threads may run.
 struct Names<'a> {
+    evidence: &'a Evidence,
     threads: HashMap<u32, &'a coroner_evidence::Thread>,
     processes: HashMap<u32, &'a coroner_evidence::Process>,
     cores: usize,
@@ -368,6 +390,7 @@ struct Names<'a> {
 impl<'a> Names<'a> {
     fn of(evidence: &'a Evidence) -> Names<'a> {
         Names {
+            evidence,
             threads: evidence.threads.iter().map(|thread| (thread.key.tid, thread)).collect(),
             processes: evidence.processes.iter().map(|process| (process.pid, process)).collect(),
             cores: evidence.core_times.last().map_or(0, |look| look.cores.len()),
@@ -417,7 +440,12 @@ impl<'a> Names<'a> {
 
     fn kept_by(&self, tid: u32) -> Option<KeptBy> {
         let affinity = self.threads.get(&tid)?.affinity.as_ref()?;
-        Some(if affinity.len() < self.cores { KeptBy::Cores(affinity.clone()) } else { KeptBy::Scheduler })
+        let cpuset = || self.evidence.kept_by_cpuset(tid, affinity).map(str::to_owned);
+        Some(if affinity.len() < self.cores {
+            KeptBy::Cores { cores: affinity.clone(), cpuset: cpuset() }
+        } else {
+            KeptBy::Scheduler
+        })
     }
 }
 
@@ -458,57 +486,61 @@ fn taken(old: &CoreTicks, new: &CoreTicks) -> Option<(f64, f64)> {
 
 impl Balance {
     fn add(&mut self, ledger: &WaitLedger) {
-        self.watched_ns += ledger.watched_ns;
-        self.unbooked_ns += ledger.unbooked_ns;
-        self.charged_ns += ledger.charges.iter().map(|charge| charge.ns).sum::<u64>();
+        self.watched_ns = self.watched_ns.saturating_add(ledger.watched_ns);
+        self.unbooked_ns = self.unbooked_ns.saturating_add(ledger.unbooked_ns);
+        self.charged_ns = ledger.charges.iter().map(|charge| charge.ns).fold(self.charged_ns, u64::saturating_add);
         for account in &ledger.accounts {
-            self.waited_ns += account.waited_ns;
-            if account.tid.is_some() && account.slept_ns > 0 {
-                let sum =
-                    account.ran_ns + account.waited_ns + account.throttled_ns + account.blocked_ns + account.slept_ns;
+            self.waited_ns = self.waited_ns.saturating_add(account.waited_ns);
+            self.throttled_ns = self.throttled_ns.saturating_add(account.throttled_ns);
+            if account.tid.is_some() {
                 self.threads += 1;
                 // Threads that began meanwhile have less.
-                self.out_of_balance += u64::from(sum > ledger.watched_ns);
+                self.out_of_balance += u64::from(account.total_ns() > ledger.watched_ns);
             }
         }
     }
 
-    /// With schedstat of the threads that were read close to both ends. It counts a wait when it ends.
+    /// With schedstat of the threads that were read close to both ends, and with the quotas' counters. Schedstat counts a wait when it ends.
     fn compare(&mut self, evidence: &Evidence) {
+        let counters = &evidence.counters;
+        for path in counters.subjects(Source::CgroupCpu) {
+            let us = counters.moved(Source::CgroupCpu, path, "throttled_us").unwrap_or(0);
+            self.cgroup_throttled_ns = self.cgroup_throttled_ns.saturating_add(us.saturating_mul(1000));
+        }
         let (Some(first), Some(last)) = (evidence.waits.first(), evidence.waits.last()) else { return };
         let mut ours: HashMap<u32, (u64, u64)> = HashMap::new();
         for account in evidence.waits.iter().flat_map(|ledger| &ledger.accounts) {
             if let Some(tid) = account.tid {
                 let sum = ours.entry(tid).or_default();
-                *sum = (sum.0 + account.ran_ns, sum.1 + account.waited_ns);
+                *sum = (sum.0.saturating_add(account.ran_ns), sum.1.saturating_add(account.waited_ns));
             }
         }
         // Samples of a thread, by distance to the ends.
-        let mut ends: HashMap<u32, [Option<Nearest>; 2]> = HashMap::new();
-        for sample in &evidence.thread_samples {
-            let Some(times) = sample.sched else { continue };
+        let mut ends: HashMap<u32, [Option<&ThreadSample>; 2]> = HashMap::new();
+        for sample in evidence.thread_samples.iter().filter(|sample| sample.sched.is_some()) {
             let pair = ends.entry(sample.key.tid).or_default();
             for (end, at) in pair.iter_mut().zip([first.from, last.to]) {
-                let distance = sample.at.0.abs_diff(at.0);
-                if distance < NEAR_NS && end.is_none_or(|(known, ..)| distance < known) {
-                    *end = Some((distance, times.run_ns, times.wait_ns));
+                let distance = |sample: &ThreadSample| sample.at.0.abs_diff(at.0);
+                if distance(sample) < NEAR_NS && end.is_none_or(|known| distance(sample) < distance(known)) {
+                    *end = Some(sample);
                 }
             }
         }
         for (tid, ends) in ends {
-            if let ([Some((_, ran, waited)), Some((_, later_ran, later_waited))], Some(sum)) = (ends, ours.get(&tid)) {
-                self.compared += 1;
-                self.ran_ns += sum.0;
-                self.compared_waited_ns += sum.1;
-                self.schedstat_ran_ns += later_ran.saturating_sub(ran);
-                self.schedstat_waited_ns += later_waited.saturating_sub(waited);
-            }
+            let ([Some(before), Some(after)], Some(ours)) = (ends, ours.get(&tid)) else { continue };
+            let (Some(old), Some(new)) = (before.sched, after.sched) else { continue };
+            // Samples and ledgers do not begin and end together.
+            let scale = self.watched_ns as f64 / (after.at.since(before.at).as_nanos() as f64).max(1.0);
+            let scaled = |new: u64, old: u64| (new.saturating_sub(old) as f64 * scale) as u64;
+            let add = |to: &mut u64, ns: u64| *to = to.saturating_add(ns);
+            self.compared += 1;
+            add(&mut self.ran_ns, ours.0);
+            add(&mut self.compared_waited_ns, ours.1);
+            add(&mut self.schedstat_ran_ns, scaled(new.run_ns, old.run_ns));
+            add(&mut self.schedstat_waited_ns, scaled(new.wait_ns, old.wait_ns));
         }
     }
 }
-
-/// Distance to an end, time ran, time waited.
-type Nearest = (u64, u64, u64);
 
 /// A sample this close to an end of the ledger is compared with it.
 const NEAR_NS: u64 = 500_000_000;

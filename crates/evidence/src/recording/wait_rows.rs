@@ -13,7 +13,7 @@ const ZSTD_LEVEL: i32 = 3;
 #[derive(Serialize, Deserialize)]
 struct Books {
     parties: Vec<Party>,
-    /// Party, tid, ran, waited, throttled, blocked, slept, longest wait, runs, waits, open wait.
+    /// Party, tid, [`numbers`].
     accounts: Vec<(u32, Option<u32>, [u64; 9])>,
     /// Victim, tid, to, core, ns.
     charges: Vec<(u32, Option<u32>, Runner, u32, u64)>,
@@ -24,24 +24,7 @@ struct Books {
 
 impl Books {
     fn of(ledger: &WaitLedger) -> Books {
-        let account = |a: &Account| {
-            let Account {
-                party,
-                tid,
-                ran_ns,
-                waited_ns,
-                throttled_ns,
-                blocked_ns,
-                slept_ns,
-                longest_wait_ns,
-                runs,
-                waits,
-                open_wait_ns,
-            } = *a;
-            let times =
-                [ran_ns, waited_ns, throttled_ns, blocked_ns, slept_ns, longest_wait_ns, runs, waits, open_wait_ns];
-            (party, tid, times)
-        };
+        let account = |a: &Account| (a.party, a.tid, numbers(&mut a.clone()).map(|number| *number));
         Books {
             parties: ledger.parties.clone(),
             accounts: ledger.accounts.iter().map(account).collect(),
@@ -52,22 +35,12 @@ impl Books {
     }
 
     fn into(self, ledger: &mut WaitLedger) {
-        let account = |(party, tid, times): (u32, Option<u32>, [u64; 9])| {
-            let [ran_ns, waited_ns, throttled_ns, blocked_ns, slept_ns, longest_wait_ns, runs, waits, open_wait_ns] =
-                times;
-            Account {
-                party,
-                tid,
-                ran_ns,
-                waited_ns,
-                throttled_ns,
-                blocked_ns,
-                slept_ns,
-                longest_wait_ns,
-                runs,
-                waits,
-                open_wait_ns,
+        let account = |(party, tid, stored): (u32, Option<u32>, [u64; 9])| {
+            let mut account = Account { party, tid, ..Account::default() };
+            for (number, stored) in numbers(&mut account).into_iter().zip(stored) {
+                *number = stored;
             }
+            account
         };
         ledger.parties = self.parties;
         ledger.accounts = self.accounts.into_iter().map(account).collect();
@@ -76,6 +49,24 @@ impl Books {
         ledger.blocks = self.blocks;
         ledger.weights = self.weights;
     }
+}
+
+/// In the order in which they are stored.
+fn numbers(account: &mut Account) -> [&mut u64; 9] {
+    let Account {
+        party: _,
+        tid: _,
+        ran_ns,
+        waited_ns,
+        throttled_ns,
+        blocked_ns,
+        slept_ns,
+        longest_wait_ns,
+        runs,
+        waits,
+        open_wait_ns,
+    } = account;
+    [ran_ns, waited_ns, throttled_ns, blocked_ns, slept_ns, longest_wait_ns, runs, waits, open_wait_ns]
 }
 
 fn not_packed(error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {

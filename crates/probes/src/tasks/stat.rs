@@ -22,6 +22,8 @@ pub struct Stat<'a> {
     pub major_faults: u64,
     pub user_ticks: u64,
     pub system_ticks: u64,
+    /// User and system ticks of children that it has waited for, of the whole process.
+    pub child_ticks: u64,
     pub nice: i8,
     /// Threads of the whole process.
     pub threads: u64,
@@ -61,6 +63,8 @@ pub fn parse_stat(bytes: &[u8]) -> Result<Stat<'_>, ParseError> {
     let major_faults = number_of(field(12, "majflt")?, "majflt")?;
     let user_ticks = number_of(field(14, "utime")?, "utime")?;
     let system_ticks = number_of(field(15, "stime")?, "stime")?;
+    // Signed in the kernel, but never below 0.
+    let [cutime, cstime] = [field(16, "cutime")?, field(17, "cstime")?].map(|text| parse_u64(text).unwrap_or(0));
     let nice = parse_nice(field(19, "nice")?).ok_or_else(|| expected("-20 to 19 for nice"))?;
     let threads = number_of(field(20, "num_threads")?, "num_threads")?;
     let started = number_of(field(22, "starttime")?, "starttime")?;
@@ -78,6 +82,7 @@ pub fn parse_stat(bytes: &[u8]) -> Result<Stat<'_>, ParseError> {
         major_faults,
         user_ticks,
         system_ticks,
+        child_ticks: cutime.saturating_add(cstime),
         nice,
         threads,
         started,

@@ -10,6 +10,9 @@ use coroner_lab::{Cgroup, Child, HostLock};
 use super::kernel::Build;
 use super::*;
 
+#[path = "trace_host_tests.rs"]
+mod trace;
+
 const SPIN: &str = "while :; do :; done";
 /// Processes become a party of their own when they are a second old.
 const GROWN: Duration = Duration::from_millis(1300);
@@ -312,8 +315,7 @@ fn the_books_balance_and_agree_with_schedstat() {
     for ((child, before), after) in spinners.iter().zip(before).zip(after) {
         let loss = loss_of(&ledgers, child.pid());
         for (account, ledger) in loss.accounts.iter().zip(&ledgers) {
-            let sum = account.ran_ns + account.waited_ns + account.throttled_ns + account.blocked_ns + account.slept_ns;
-            assert_eq!(sum, ledger.watched_ns, "{account:?}");
+            assert_eq!(account.total_ns(), ledger.watched_ns, "{account:?}");
         }
         assert_eq!(loss.accounts.len(), ledgers.len());
         let close = |ours: u64, kernels: u64| (ours as f64 - kernels as f64).abs() < 0.15 * watched(&ledgers) as f64;
@@ -352,7 +354,7 @@ fn many_switches_are_watched_in_slices() {
 #[test]
 fn without_bpf_the_reason_is_reported() {
     let mut evidence = Evidence::default();
-    let mut reader = WaitReader::without_bpf(&Root::live());
+    let mut reader = WaitReader::without_bpf(&Root::live(), PACE);
     reader.look(now(), &mut evidence);
     reader.finish(now(), &mut evidence);
     assert_eq!(evidence.unseen.len(), 1);
@@ -367,4 +369,47 @@ fn older_builds_load_too() {
         kernel::load_build(build, possible_cores(&Root::live())).unwrap();
         println!("{build:?} loaded in {:?}", started.elapsed());
     }
+}
+
+/// What the estimate says of the same seconds, from what the task and cgroup probes read.
+#[test]
+fn the_estimate_agrees_with_bpf() {
+    let Some(_lock) = HostLock::take_as_root() else { return };
+    let root = Root::live();
+    let victim = spinner();
+    let hog = on_core_1(
+        &["chrt", "-f", "10"],
+        "while :; do i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; sleep 0.05; done",
+    );
+    sleep(GROWN);
+    let mut tasks = crate::tasks::TaskReader::new(root.clone());
+    let mut seen = Evidence::default();
+    tasks.look_all(now(), &mut seen);
+    let mut exact = WaitReader::start(&root, PACE);
+    let mut estimate = WaitReader::without_bpf(&root, PACE);
+    estimate.look(now(), &mut seen);
+    let (mut by_bpf, mut estimated) = (Evidence::default(), Evidence::default());
+    let until = now() + WINDOW;
+    while now() < until {
+        sleep(Duration::from_millis(100));
+        let mut seen = Evidence::default();
+        tasks.look_hot(now(), &mut seen);
+        exact.look(now(), &mut by_bpf);
+        estimate.look(now(), &mut seen);
+        estimated.append(seen);
+    }
+    let lost = |evidence: &Evidence| loss_of(&evidence.waits, victim.pid());
+    let (exact, estimate) = (lost(&by_bpf), lost(&estimated));
+    let share = |loss: &Loss| loss.waited() as f64 / (loss.waited() + loss.sum(|a| a.ran_ns)) as f64;
+    assert!((share(&exact) - share(&estimate)).abs() < 0.2, "{exact:?} {estimate:?}");
+    assert!(estimated.waits.iter().all(|ledger| ledger.method == LedgerMethod::Estimate));
+    for ledger in &estimated.waits {
+        for account in ledger.accounts.iter().filter(|account| account.tid.is_some()) {
+            assert_eq!(account.total_ns(), ledger.watched_ns, "{account:?}");
+        }
+    }
+    let is_hog = |party: &Party| party.pid == Some(hog.pid()) && party.class == SchedulingClass::Fifo;
+    let to_hog = [&exact, &estimate].map(|loss| loss.share_of(is_hog));
+    println!("to the hog: {to_hog:?}");
+    assert!((to_hog[0] - to_hog[1]).abs() < 0.3, "{exact:?} {estimate:?}");
 }

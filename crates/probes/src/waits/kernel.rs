@@ -9,7 +9,7 @@ use coroner_evidence::Time;
 
 use super::tables::{
     self, BlockBytes, BlockKey, COLD_PER_BLOCK, ChargeBytes, ColdBlock, Core, CoreBytes, EndedBlock, Identity,
-    PartyBytes, SLOT_COUNT, SLOTS_PER_BLOCK, Slot, SlotBlock, Snapshot,
+    PartyBytes, SLOT_BLOCKS, Slot, SlotBlock, Snapshot, UsedBlocks,
 };
 use crate::Root;
 use crate::bpf::{Attached, Blind, Failure, KernelTypes, Object, Program, Standing, TracepointTypes, bpf_object};
@@ -64,6 +64,9 @@ pub(super) struct Programs {
     attached: Vec<Attached>,
     control: Array<MapData, [u64; 5]>,
     slots: Array<MapData, SlotBlock>,
+    used: Array<MapData, UsedBlocks>,
+    /// When each block of slots last got a thread, and whether it had any when last read.
+    known_used: Vec<(u32, bool)>,
     cold: Array<MapData, ColdBlock>,
     cores: Array<MapData, CoreBytes>,
     parties: HashMap<MapData, u32, PartyBytes>,
@@ -214,18 +217,25 @@ impl Programs {
         (0..self.cores.len()).map(|number| Ok(tables::parse_core(&self.cores.get(&number, 0)?))).collect()
     }
 
-    fn read_slots(&self) -> Result<Vec<Slot>, MapError> {
+    fn read_slots(&mut self) -> Result<Vec<Slot>, MapError> {
         let mut slots = Vec::new();
-        let mut cold: Map<u32, ColdBlock> = Map::new();
-        for number in 0..SLOT_COUNT / SLOTS_PER_BLOCK as u32 {
+        // Slots come in the order of their indices: one block of the other table at a time is enough.
+        let mut cold: Option<(u32, ColdBlock)> = None;
+        let turns = self.used.get(&0, 0)?;
+        for ((number, turn), known) in (0..).zip(turns).zip(&mut self.known_used) {
+            if known.0 == turn && !known.1 {
+                continue;
+            }
             let block = self.slots.get(&number, 0)?;
+            *known = (turn, false);
             for (mut slot, index) in tables::parse_slots(&block) {
+                known.1 = true;
                 let (number, at) = (index / COLD_PER_BLOCK as u32, index as usize % COLD_PER_BLOCK);
-                let block = match cold.get(&number) {
-                    Some(block) => block,
-                    None => cold.entry(number).or_insert(self.cold.get(&number, 0)?),
+                let times = match &cold {
+                    Some((known, times)) if *known == number => times,
+                    _ => &cold.insert((number, self.cold.get(&number, 0)?)).1,
                 };
-                (slot.throttled, slot.blocked) = (block[2 * at], block[2 * at + 1]);
+                (slot.throttled, slot.blocked) = (times[2 * at], times[2 * at + 1]);
                 slots.push(slot);
             }
         }
@@ -319,6 +329,8 @@ fn load(types: &KernelTypes, build: Build, cores: u32, unified: bool) -> Result<
         attached: Vec::new(),
         control: object.map("CONTROL")?,
         slots: object.map("SLOTS")?,
+        used: object.map("USED")?,
+        known_used: vec![(0, false); SLOT_BLOCKS],
         cold: object.map("COLD")?,
         cores: object.map("CORES")?,
         parties: object.map("PARTIES")?,

@@ -5,8 +5,11 @@
 //!
 //! Where threads switch very often, the programs are attached for a part of each interval only, so that their cost is bounded;
 //! [`WaitLedger::watched_ns`] tells.
+//!
+//! Without BPF there is an estimate, from what the other probes have seen ([`estimate`]).
 
 mod books;
+mod estimate;
 mod kernel;
 mod places;
 mod tables;
@@ -26,23 +29,28 @@ use crate::bpf::{Blind, Reason};
 use crate::churn::pids_are_the_nodes;
 use crate::root::now;
 use books::{Books, Closed, OpenBlock};
+use estimate::Estimate;
 use kernel::Programs;
 use places::Places;
 use tables::{EndedBlock, Identity, Snapshot};
 use threads::Candidate;
 
-const WHAT: &str = "who waited for a core, and for whom";
+const WHAT: &str = "every wait for a core, and who had it meanwhile (the wait ledger is an estimate)";
+const WHAT_AT_ALL: &str = "who waited for a core, and for whom";
 
 /// Blocks that go on whose stack is read, longest first.
 const MOST_OPEN_BLOCKS: usize = 64;
 /// Shorter ones are only in the accounts.
 const LEAST_BLOCK: Duration = Duration::from_millis(1);
-/// Functions of shorter blocks are named only if they are known already: the kernel's list of symbols takes 20 ms to read.
+/// Functions of shorter blocks are named only if the kernel's list of symbols was read anyway.
 const WORTH_NAMING: Duration = Duration::from_millis(20);
 /// A charge for which weights are read.
 const LONG_CHARGE_NS: u64 = 10_000_000;
 /// A slice is at least this part of an interval.
 const LEAST_SLICE: u32 = 50;
+
+/// An interval with a slice lasts no longer than this.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// Looks come once a turn of the watch: a slice ends with the look that is nearest to its end.
 const HALF_A_TURN: Duration = Duration::from_millis(100);
@@ -71,6 +79,8 @@ pub struct WaitReader {
     /// Or why they cannot run.
     programs: Result<Programs, Blind>,
     blindness_is_told: bool,
+    /// If they could not run from the beginning.
+    estimate: Option<Estimate>,
     books: Books,
     places: Places,
     candidates: Vec<Candidate>,
@@ -80,6 +90,8 @@ pub struct WaitReader {
     slice: Option<Duration>,
     /// The ledger of a slice that is over, until the interval is.
     sliced: Option<WaitLedger>,
+    /// How long the interval of a slice lasts: as a slice ends with a look, it may have seen more switches than one interval allows.
+    lasts: Duration,
     switches: u64,
     /// What blocked threads worked on when last looked at.
     worked_on: HashMap<u32, String>,
@@ -100,10 +112,10 @@ impl WaitReader {
         })
     }
 
-    /// Sees nothing and reports why.
-    pub fn without_bpf(root: &Root) -> WaitReader {
+    /// Estimates, and reports why.
+    pub fn without_bpf(root: &Root, pace: WaitPace) -> WaitReader {
         let blind = Blind::new(Reason::Unwanted, "BPF is turned off (--no-bpf)", "run without --no-bpf");
-        WaitReader::with(root, WaitPace::CLOSE, |_, _| Err(blind))
+        WaitReader::with(root, pace, |_, _| Err(blind))
     }
 
     fn with(root: &Root, pace: WaitPace, load: impl FnOnce(&Root, &Places) -> Result<Programs, Blind>) -> WaitReader {
@@ -113,18 +125,22 @@ impl WaitReader {
             pace,
             programs: load(root, &places),
             blindness_is_told: false,
+            estimate: None,
             books: Books::default(),
             places,
             candidates: Vec::new(),
             from: now(),
             slice: None,
             sliced: None,
+            lasts: pace.interval,
             switches: 0,
             worked_on: HashMap::new(),
         };
         if reader.programs.is_ok() {
             reader.candidates = threads::find(&reader.root, &mut reader.places);
             reader.resume();
+        } else {
+            reader.estimate = Some(Estimate::new(root, reader.from));
         }
         reader
     }
@@ -162,15 +178,22 @@ impl WaitReader {
         self.programs = Err(Blind::new(Reason::Kernel, why, "report this as a bug, with the kernel version"));
     }
 
-    /// Reports the ledger of a finished interval. Call a few times a second.
+    /// Reports the ledger of a finished interval. Call a few times a second. `evidence` has what others have seen since the last call, first
+    /// of all threads.
     pub fn look(&mut self, at: Time, evidence: &mut Evidence) {
+        if let Some(estimate) = &mut self.estimate {
+            estimate.note(evidence);
+            if at.since(estimate.from()) >= self.pace.interval {
+                evidence.waits.extend(estimate.close(at, &self.places));
+            }
+        }
         let is_over = at.since(self.from) >= self.pace.interval;
         let slice_is_over = self.slice.is_some_and(|slice| at.since(self.from) + HALF_A_TURN >= slice);
         match &self.programs {
             Err(_) => self.tell_blindness(evidence),
             Ok(programs) if programs.runs() && slice_is_over => {
                 self.sliced = self.close(true);
-                if is_over {
+                if at.since(self.from) >= self.lasts {
                     self.tell_slice(at, evidence);
                 }
             }
@@ -178,7 +201,7 @@ impl WaitReader {
                 let ledger = self.close(false);
                 evidence.waits.extend(ledger);
             }
-            Ok(programs) if !programs.runs() && is_over => self.tell_slice(at, evidence),
+            Ok(programs) if !programs.runs() && at.since(self.from) >= self.lasts => self.tell_slice(at, evidence),
             Ok(_) => {}
         }
         // Reading may have failed.
@@ -191,6 +214,13 @@ impl WaitReader {
     pub fn finish(mut self, at: Time, evidence: &mut Evidence) {
         let runs = self.programs.as_ref().is_ok_and(Programs::runs);
         let ledger = if runs { self.close(true) } else { self.sliced.take().map(|l| WaitLedger { to: at, ..l }) };
+        let ledger = match &mut self.estimate {
+            Some(estimate) => {
+                estimate.note(evidence);
+                estimate.close(at, &self.places)
+            }
+            None => ledger,
+        };
         // A moment tells nothing.
         const LEAST: Duration = Duration::from_millis(20);
         evidence.waits.extend(ledger.filter(|ledger| ledger.to.since(ledger.from) >= LEAST));
@@ -209,7 +239,8 @@ impl WaitReader {
         if let Err(blind) = &self.programs
             && !std::mem::replace(&mut self.blindness_is_told, true)
         {
-            blind.note_as(evidence, probe::WAITS, WHAT);
+            let what = if self.estimate.is_some() { WHAT } else { WHAT_AT_ALL };
+            blind.note_as(evidence, probe::WAITS, what);
         }
     }
 
@@ -249,7 +280,9 @@ impl WaitReader {
         if watched < 0.01 {
             return;
         }
-        let part = self.pace.most_switches as f64 / (seen as f64 / watched).max(1.0);
+        let allowed = self.pace.most_switches.max(1) as f64;
+        self.lasts = Duration::from_secs_f64(seen as f64 / allowed).clamp(self.pace.interval, LONGEST);
+        let part = allowed / (seen as f64 / watched).max(1.0);
         self.slice = (part < 1.0).then(|| self.pace.interval.mul_f64(part.max(1.0 / f64::from(LEAST_SLICE))));
     }
 
@@ -295,9 +328,10 @@ impl WaitReader {
     }
 
     fn blocks(&mut self, snapshot: &Snapshot, open: &[OpenBlock]) -> Vec<Block> {
-        let worth = |block: &&EndedBlock| block.ns >= WORTH_NAMING.as_nanos() as u64;
-        let stacks: Vec<&[u64]> = snapshot.blocks.iter().filter(worth).map(|block| block.frames.as_slice()).collect();
-        self.places.learn_functions(&stacks);
+        let worth = |block: &EndedBlock| block.ns >= WORTH_NAMING.as_nanos() as u64 && !block.frames.is_empty();
+        if snapshot.blocks.iter().any(worth) {
+            self.places.learn_functions();
+        }
         let mut blocks: BTreeMap<(u32, u32, Vec<String>), Block> = BTreeMap::new();
         for ended in &snapshot.blocks {
             let key = (ended.party, ended.tid, self.places.stack(&ended.frames));

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt;
 
+use coroner_evidence::kallsyms::Kallsyms;
 use coroner_evidence::{CgroupWeight, Evidence};
 
 use super::tables::Identity;
 use crate::Root;
 use crate::cgroups::mounts::{self, Hierarchy};
-use crate::kernel_work::symbols;
 use crate::tasks::parse_membership;
 
 /// Directories looked at for a cgroup whose processes are gone.
@@ -17,8 +17,6 @@ const MOST_DIRECTORIES: usize = 4000;
 const MOST_WALKS: u32 = 20;
 /// Weights read per interval: 20 µs each.
 const MOST_WEIGHTS: usize = 256;
-/// Functions whose names are kept.
-const MOST_NAMES: usize = 20_000;
 
 #[derive(Debug)]
 pub(super) struct Places {
@@ -28,15 +26,15 @@ pub(super) struct Places {
     /// Paths by inode.
     paths: HashMap<u64, Option<String>>,
     walks: u32,
-    /// Kernel functions by address.
-    functions: HashMap<u64, String>,
+    /// `Some(None)`: they cannot be read.
+    symbols: Option<Option<Kallsyms>>,
 }
 
 impl Places {
     pub fn new(root: &Root) -> Places {
         let mounts = mounts::find(root, &mut Evidence::default());
         let hierarchy = mounts::with_controller(root, &mounts, "cpu");
-        Places { root: root.clone(), hierarchy, paths: HashMap::new(), walks: 0, functions: HashMap::new() }
+        Places { root: root.clone(), hierarchy, paths: HashMap::new(), walks: 0, symbols: None }
     }
 
     /// Whether the cpu controller is in the cgroup v2 hierarchy.
@@ -133,29 +131,20 @@ impl Places {
         }
     }
 
-    /// Names for these stacks.
-    pub fn learn_functions(&mut self, stacks: &[&[u64]]) {
-        let mut unknown: Vec<u64> = stacks
-            .iter()
-            .flat_map(|stack| stack.iter().copied())
-            .filter(|at| !self.functions.contains_key(at))
-            .collect();
-        unknown.sort_unstable();
-        unknown.dedup();
-        if unknown.is_empty() || self.functions.len() > MOST_NAMES {
-            return;
-        }
-        // Without symbols there is no stack.
-        let Ok(kernel) = symbols::read(&self.root, &unknown) else { return };
-        for address in unknown {
-            if let Some(symbol) = kernel.find(address) {
-                self.functions.insert(address, symbol.name.to_owned());
-            }
+    /// Reads the kernel's list of symbols, once. It takes 8 MB and 50 ms, which is too long to do it again each time that a thread is blocked
+    /// at a new place. Modules loaded later are not in it.
+    pub fn learn_functions(&mut self) {
+        let read = || Kallsyms::parse(std::fs::read(self.root.path("/proc/kallsyms")).ok()?);
+        if self.symbols.is_none() {
+            self.symbols = Some(read());
         }
     }
 
+    /// Empty unless functions were learnt.
     pub fn stack(&self, addresses: &[u64]) -> Vec<String> {
-        without_scheduler(addresses.iter().filter_map(|address| self.functions.get(address).cloned()))
+        let Some(Some(symbols)) = &self.symbols else { return Vec::new() };
+        let name = |address: &u64| symbols.find(*address).map(|symbol| symbol.name.to_owned());
+        without_scheduler(addresses.iter().filter_map(name))
     }
 
     /// Where a blocked thread stands.

@@ -10,9 +10,11 @@ use crate::churn::{long, text_until_nul, word};
 pub(super) type SlotBlock = [u64; 1024];
 /// struct colds: 512 times throttled and blocked.
 pub(super) type ColdBlock = [u64; 1024];
-pub(super) const SLOTS_PER_BLOCK: usize = 128;
+pub(super) const SLOT_BLOCKS: usize = 512;
+/// struct used.
+pub(super) type UsedBlocks = [u32; SLOT_BLOCKS];
 pub(super) const COLD_PER_BLOCK: usize = 512;
-pub(super) const SLOT_COUNT: u32 = 65_536;
+const SLOT_COUNT: u32 = 65_536;
 const SLOT_WORDS: usize = 8;
 const RING: usize = 128;
 const RING_WORDS: usize = 1 + 2 * RING;

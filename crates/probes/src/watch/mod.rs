@@ -250,9 +250,12 @@ impl Watch {
             Bpf::Best | Bpf::Only(_) => ExitReader::start(&self.root),
         });
         self.waits = Some(match self.bpf {
-            Bpf::No => WaitReader::without_bpf(&self.root),
+            Bpf::No => WaitReader::without_bpf(&self.root, self.paces.waits),
             Bpf::Best | Bpf::Only(_) => WaitReader::start(&self.root, self.paces.waits),
         });
+        if let Some(waits) = &mut self.waits {
+            waits.look(now(), first);
+        }
     }
 
     fn sample_kernel(&mut self, many_zombies: bool, first: &mut Evidence) {

@@ -37,10 +37,15 @@ fn balance(balance: &Balance) -> Value {
             "waited_ms": ms(balance.compared_waited_ns),
             "schedstat_waited_ms": ms(balance.schedstat_waited_ns),
         },
+        "throttled": { "ms": ms(balance.throttled_ns), "cpu_stat_ms": ms(balance.cgroup_throttled_ns) },
     })
 }
 
 fn row(row: &Row) -> Value {
+    let (cores, cpuset) = match &row.kept_by {
+        Some(KeptBy::Cores { cores, cpuset }) => (Some(cores.to_string()), cpuset.as_deref()),
+        Some(KeptBy::Scheduler) | None => (None, None),
+    };
     json!({
         "who": who(&row.who),
         "ran_ms": ms(row.ran_ns),
@@ -50,10 +55,8 @@ fn row(row: &Row) -> Value {
         "longest_wait_ms": ms(row.longest_wait_ns),
         "charged": row.charged.iter().map(charged).collect::<Vec<_>>(),
         "blocked_on": row.blocked_on.iter().map(blocked_on).collect::<Vec<_>>(),
-        "kept_on_cores": match &row.kept_by {
-            Some(KeptBy::Cores(cores)) => Some(cores.to_string()),
-            Some(KeptBy::Scheduler) | None => None,
-        },
+        "kept_on_cores": cores,
+        "kept_by_cpuset": cpuset,
     })
 }
 

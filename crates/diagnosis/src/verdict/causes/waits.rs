@@ -14,11 +14,14 @@ pub const STARVED: Cause = Cause { codes: &[Code::CpuStarved, Code::UnfairWeight
 
 pub const BLOCKED: Cause = Cause {
     codes: &[Code::Blocked],
-    judge: |_, finding| {
+    judge: |case, finding| {
+        let proofs = measured(finding, "the ledger saw when each of these threads blocked, and where in the kernel");
+        let sampled =
+            || Proof::not_seen("whether it was one long sleep: an estimate from samples of the thread's state");
         Some(Root::of(
             finding,
             "threads cannot go on until what they are blocked on does",
-            measured(finding, "the ledger saw when each of these threads blocked, and where in the kernel"),
+            if cited::is_estimate(case) { Proofs { size: sampled(), ..proofs } } else { proofs },
             "What the threads hold (locks, memory, connections) stays held until then.",
         ))
     },
@@ -38,7 +41,11 @@ fn starved(case: &Case<'_>, finding: &Finding) -> Option<Root> {
         _ => format!("{}{} had {cores} while others waited", culprit.name(), case.home_of(culprit.pid)),
     };
     let proofs = Proofs {
-        size: if loss.named >= MOST {
+        size: if cited::is_estimate(case) {
+            Proof::not_seen(format!(
+                "who had the core during each wait: by an estimate, those named had it in {share} of the waits"
+            ))
+        } else if loss.named >= MOST {
             Proof::shown(format!("in {share} of the time that they waited, those named had the core"))
         } else {
             Proof::not_seen(format!("who had the core most of the time: those named had it in {share} of the waits"))

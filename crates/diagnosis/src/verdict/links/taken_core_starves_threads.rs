@@ -5,7 +5,7 @@ use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{FactKey, Finding, Severity};
 use crate::verdict::{Proof, Proofs};
-use crate::waits::cited::loss_of;
+use crate::waits::cited::{is_estimate, loss_of};
 use crate::waits::losses::Kind;
 
 pub const LINK: LinkRule = LinkRule {
@@ -46,7 +46,11 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
         proofs: Proofs {
             identity: Proof::shown(format!("both are about core {core}")),
             order: while_both(cause, effect)?,
-            size: Proof::shown("the ledger charges the waits to it"),
+            size: if is_estimate(case) {
+                Proof::not_seen("who had the core during each wait, which is estimated without BPF")
+            } else {
+                Proof::shown("the ledger charges the waits to it")
+            },
         },
         evidence: effect.facts(&[FactKey::GotOfAsked, FactKey::TakenBy]),
     })
