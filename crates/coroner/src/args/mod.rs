@@ -368,8 +368,8 @@ pub struct RecordArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "output")]
     pub max_size: Option<u64>,
 
-    /// With --dir: stack samples per second and core, up to 999; 0 turns sampling off. [default: 49]
-    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(0..=999), conflicts_with = "output")]
+    /// Stack samples per second and core, up to 999; 0 turns sampling off. [default: 49]
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(0..=999))]
     pub rate: Option<u32>,
 
     /// With --dir: serve Prometheus metrics at this loopback address, or `off`. [default: 127.0.0.1:9478]
