@@ -13,6 +13,7 @@ use view::ViewArgs;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use coroner_diagnosis::Code;
 use coroner_diagnosis::units::paths::shell_word;
+use coroner_diagnosis::waits::sums::By;
 use coroner_recorder::config::parse_size;
 use coroner_source::live::LiveNode;
 use coroner_source::moment::{Moment, parse_moment};
@@ -192,6 +193,18 @@ pub enum WaitsBy {
     Cgroup,
     Unit,
     Pod,
+}
+
+impl WaitsBy {
+    pub fn by(self) -> By {
+        match self {
+            WaitsBy::Thread => By::Thread,
+            WaitsBy::Process => By::Process,
+            WaitsBy::Cgroup => By::Cgroup,
+            WaitsBy::Unit => By::Unit,
+            WaitsBy::Pod => By::Pod,
+        }
+    }
 }
 
 #[derive(Debug, ClapArgs)]
