@@ -269,7 +269,7 @@ test("zombies and units are shown as in the commands", () => visit(incident, "#v
   const zombies = said("zombies", "--from", golden("the-incident")), number = value => value.toLocaleString("en");
   const shown = await page.locator("main").textContent();
   for (const text of [number(zombies.dead), number(zombies.live), zombies.groups[0].pattern, zombies.groups[0].pinned_by[0].name]) assert.ok(shown.includes(text), text);
-  await page.keyboard.press("5");
+  await page.keyboard.press("6");
   await settled(page);
   const units = await page.locator("main").textContent();
   assert.match(units, /ecs\.service/);

@@ -1,9 +1,10 @@
 // The state of the page, kept in the URL (after the #, so it is never sent to the server): a link shows the same.
 import { useEffect, useState } from "preact/hooks";
 
-export const VIEWS = ["overview", "cores", "profile", "zombies", "units", "incidents"] as const;
+export const VIEWS = ["overview", "cores", "waits", "profile", "zombies", "units", "incidents"] as const;
 export type View = typeof VIEWS[number];
 export interface Range { from: number; to: number }
+export const WAITS_BY = ["process", "thread", "cgroup", "unit", "pod"] as const;
 
 export const FILTERS = ["core", "comm", "pid", "tid", "cgroup", "symbol", "event"] as const;
 export type Filters = Partial<Record<typeof FILTERS[number], string>>;
@@ -19,15 +20,16 @@ export interface State {
   inverted: boolean;
   coresBy: "kind" | "owner";
   flameBy: "place" | "language";
+  waitsBy: typeof WAITS_BY[number];
   zoom: number;                   // the frame that fills the flame graph
-  shown: string;                  // the finding or link whose evidence is open
+  shown: string;                  // the finding, link or waiter whose evidence is open
   incident: number | null;
   all: boolean;                   // also quiet cores, flat series and unremarkable units
 }
 
 export const START: State = {
   view: "overview", range: null, selection: null, band: null, base: null, filters: {}, search: "", inverted: false, coresBy: "kind",
-  flameBy: "place", zoom: 0, shown: "", incident: null, all: false,
+  flameBy: "place", waitsBy: "process", zoom: 0, shown: "", incident: null, all: false,
 };
 
 // Seconds with as many digits as whole nanoseconds need.
@@ -56,6 +58,7 @@ export function write(state: State): string {
   put("inv", state.inverted && "1");
   put("by", state.coresBy === "owner" && "owner");
   put("colour", state.flameBy === "language" && "language");
+  put("per", state.waitsBy !== "process" && state.waitsBy);
   put("z", state.zoom > 0 && String(state.zoom));
   put("show", state.shown);
   put("n", state.incident !== null && String(state.incident));
@@ -79,7 +82,7 @@ export function read(hash: string): State {
     view, range: readSpan(values.get("t")), selection: readSpan(values.get("sel")), band: readSpan(values.get("band")),
     base: base === "rest" ? "rest" : readSpan(base), filters, search: (values.get("q") ?? "").slice(0, 400), inverted: values.get("inv") === "1",
     coresBy: values.get("by") === "owner" ? "owner" : "kind", flameBy: values.get("colour") === "language" ? "language" : "place",
-    zoom: number("z") ?? 0, shown: (values.get("show") ?? "").slice(0, 400), incident: number("n"), all: values.get("all") === "1",
+    waitsBy: WAITS_BY.find(by => by === values.get("per")) ?? "process", zoom: number("z") ?? 0, shown: (values.get("show") ?? "").slice(0, 400), incident: number("n"), all: values.get("all") === "1",
   };
 }
 

@@ -5,7 +5,7 @@ import { change, read, START, write, type State } from "../src/state.ts";
 const full: State = {
   view: "profile", range: { from: 1_000_000_000, to: 14_300_000_001 }, selection: { from: 2_500_000_000, to: 2_850_000_000 }, band: { from: 300_000_000, to: 400_000_000 },
   base: { from: 0, to: 2_000_000_000 }, filters: { core: "1,3-5", comm: "stress & ng=1#", cgroup: "/kubepods/a b", symbol: "über::<T>" }, search: "^shrink_(node|lruvec)$", inverted: true,
-  coresBy: "owner", flameBy: "language", zoom: 1234, shown: "1:f|core-saturated|core|1", incident: 7, all: true,
+  coresBy: "owner", flameBy: "language", waitsBy: "unit", zoom: 1234, shown: "1:f|core-saturated|core|1", incident: 7, all: true,
 };
 
 test("an address restores what was written into it, to the nanosecond", () => {

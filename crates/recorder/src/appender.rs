@@ -74,11 +74,20 @@ impl Appender {
     /// Takes a fragment, and commits when it is time.
     pub fn take(&mut self, fragment: Evidence) {
         self.hold(fragment);
-        // A wall clock that was set back must not delay the next commit.
-        if self.tried.elapsed().is_ok_and(|since| since < COMMIT_EVERY) {
-            return;
+        if self.is_due() {
+            let _ = self.try_commit();
         }
-        let _ = self.try_commit();
+    }
+
+    /// Whether it is time for the next commit.
+    pub fn is_due(&self) -> bool {
+        // A wall clock that was set back must not delay it.
+        self.tried.elapsed().map_or(true, |since| since >= COMMIT_EVERY)
+    }
+
+    /// Whether the last commit failed.
+    pub fn is_stuck(&self) -> bool {
+        self.complained
     }
 
     /// Takes a fragment for the next commit.

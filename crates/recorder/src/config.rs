@@ -63,6 +63,9 @@ pub struct TriggerConfig {
     pub unit_restarts: u64,
     /// New dead memory cgroups within ten minutes. 0: never.
     pub zombie_growth: u64,
+    /// Somebody waited this long of ten seconds for a core and lost most of what it asked for, other than by turns on full cores. Zero: never.
+    #[serde(deserialize_with = "file::time")]
+    pub starved: Duration,
     /// Kernel log lines: NIC resets and watchdog timeouts; soft lockups and other stalls; OOM kills.
     pub nic_reset: bool,
     pub kernel_stall: bool,
@@ -124,6 +127,7 @@ impl Default for TriggerConfig {
             softnet_drops: 100,
             unit_restarts: 5,
             zombie_growth: 1000,
+            starved: Duration::from_secs(2),
             nic_reset: true,
             kernel_stall: true,
             oom_kill: true,

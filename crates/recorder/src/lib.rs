@@ -37,6 +37,7 @@ mod rings;
 pub mod rollup;
 pub mod run;
 mod segments;
+pub mod stacks;
 pub mod status;
 mod store;
 pub mod trigger;

@@ -23,7 +23,7 @@ const HIGH_RATE: u32 = 200;
 /// How often to check which cores are online.
 const FOLLOW_EVERY: Duration = Duration::from_secs(5);
 /// How long after its timestamp a record may still be on its way into the ring.
-const SETTLED: Duration = Duration::from_millis(5);
+pub const SETTLED: Duration = Duration::from_millis(5);
 /// Most bytes handed over at once; the rest follows in the next piece.
 const PIECE: usize = 1 << 20;
 
@@ -177,14 +177,17 @@ impl Reader {
             let lost = lost + refused + behind.get(&core).copied().unwrap_or(0);
             status.own.lost_samples.insert(core, lost);
             status.own.throttled_samples.insert(core, losses.held_back(self.rate_hz));
-            if self.told.insert(core, (lost, throttled_ns)) != Some((lost, throttled_ns)) {
-                tell(&mut evidence.counters, at, core, lost, throttled_ns);
-            }
+            tell(&mut self.told, &mut evidence.counters, at, CoreLosses { core, lost, throttled_ns });
         }
     }
 }
 
-fn tell(counters: &mut Counters, at: Time, core: u32, lost: u64, throttled_ns: u64) {
+/// Notes a core's losses, if they differ from those last told.
+pub fn tell(told: &mut BTreeMap<u32, (u64, u64)>, counters: &mut Counters, at: Time, losses: CoreLosses) {
+    let CoreLosses { core, lost, throttled_ns } = losses;
+    if told.insert(core, (lost, throttled_ns)) == Some((lost, throttled_ns)) {
+        return;
+    }
     let subject = format!("cpu{core}");
     counters.push(Source::Sampler, &subject, "lost", at, lost);
     counters.push(Source::Sampler, &subject, "throttled_us", at, throttled_ns / 1000);

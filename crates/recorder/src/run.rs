@@ -165,7 +165,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     Ok(Outcome { directory: own.path().to_owned(), status, lasted: began.elapsed() })
 }
 
-fn live_format(sampler: &Sampler) -> LiveFormat {
+pub(crate) fn live_format(sampler: &Sampler) -> LiveFormat {
     let format = sampler.format();
     LiveFormat { event: format.event.to_owned(), sample_type: format.sample_type }
 }
@@ -227,6 +227,6 @@ fn own_rss() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
-fn host() -> Option<String> {
+pub(crate) fn host() -> Option<String> {
     Some(rustix::system::uname().nodename().to_string_lossy().into_owned())
 }

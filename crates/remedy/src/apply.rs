@@ -4,6 +4,7 @@ use crate::journal::{self, Entry, Journal, JournalError, Writer};
 use crate::measure::{Effect, Measure, Measured, compare};
 use crate::plan::Step;
 use crate::steps::{Done, Hands, StepError, StepKind};
+use coroner_diagnosis::units::paths::shell_word;
 use coroner_evidence::{Evidence, Node};
 use serde::Serialize;
 use serde_json::Value;
@@ -124,7 +125,7 @@ pub fn run(
         } else if let Some(why) =
             step.dangerous.as_ref().filter(|_| !about.allowed.iter().any(|name| step.is_named(name)))
         {
-            Outcome::NotAllowed(format!("{why}; to do it anyway: --allow {}", step.id))
+            Outcome::NotAllowed(format!("{why}; to do it anyway: --allow {}", shell_word(&step.id)))
         } else {
             match talk.consent(step) {
                 Consent::Quit => {

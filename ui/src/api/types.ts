@@ -106,6 +106,14 @@ export interface Unit {
 }
 export interface Units { systemd: boolean; units: Unit[]; judgements: Judgement[]; findings: Finding[]; unseen: Unseen[] }
 
+export interface Who { kind: string; name: string; pid: number | null; tid: number | null; parent_pid: number | null; cgroup: string | null }
+export interface WaitCharge { to: Who; core: number; ms: number; why: string }
+export interface WaitRow {
+  who: Who; ran_ms: number; waited_ms: number; throttled_ms: number; blocked_ms: number; longest_wait_ms: number; charged: WaitCharge[];
+  blocked_on: { what: string; function: string | null; ms: number; longest_ms: number; goes_on: boolean }[]; kept_on_cores: string | null;
+}
+export interface Waits { window: { from: string; to: string } | null; method: "bpf" | "estimate"; balance: { watched_ms: number }; rows: WaitRow[]; left_out?: number; unseen: Unseen[] }
+
 export interface Owners {
   comms: { comm: string; samples: number; share: number }[]; processes: { pid: number; comm: string; samples: number; share: number }[];
   cgroups: { cgroup: string; samples: number; share: number }[];

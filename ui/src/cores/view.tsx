@@ -44,4 +44,4 @@ export function OwnersNote({ grid, state }: { grid: CoreGrid | null; state: Stat
   return <p class="note">{state.coresBy === "owner" ? "Owners are" : "Owners of cores are"} based on 1/{Math.round(1 / part)} of the samples, so some columns have none. Choose a shorter time to use all samples.</p>;
 }
 
-export const NoSamples = () => <section class="panel small"><h2>No stack samples</h2><p class="muted">This recording has counters and events but no stacks, so there is no flame graph. The flight recorder (<code>coroner record --dir DIR</code>) samples stacks continuously; <code>perf record -F 999 -a -g</code> files also open here.</p></section>;
+export const NoSamples = () => <section class="panel small"><h2>No stack samples</h2><p class="muted">This recording has counters and events but no stacks, so there is no flame graph. <code>coroner record</code> samples stacks unless <code>--rate 0</code> is given or the kernel does not allow it; <code>perf record -F 999 -a -g</code> files also open here.</p></section>;

@@ -8,7 +8,7 @@ import { moved, zoomed } from "../time/axis.ts";
 import { show } from "../time/gestures.ts";
 
 export const KEYS: [string, string][] = [
-  ["1 … 6", "Overview, Cores, Profile, Zombies, Units, Incidents"],
+  ["1 … 7", "Overview, Cores, Waits, Profile, Zombies, Units, Incidents"],
   ["drag", "select a time range; in Cores also cores; in Profile with Alt: the same part of each second"],
   ["z", "zoom the axis to the selection (or a double click)"],
   ["Ctrl + wheel, + −", "zoom in and out"],
@@ -16,7 +16,7 @@ export const KEYS: [string, string][] = [
   ["0", "the whole recording"],
   ["Esc", "clear the selection"],
   ["o", "colour cores by kind or by owner"],
-  ["a", "show all: quiet cores, flat counters, unremarkable units"],
+  ["a", "show all: quiet cores, flat counters, unremarkable units, small losses"],
   ["/", "search the flame graph; Enter: next match"],
   ["i", "invert the flame graph"],
   ["d", "compare the selection with the rest"],
@@ -35,7 +35,7 @@ export function useKeys(source: Source | null, range: Range, whole: Range, help:
       if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;
       const { range, whole, source } = last.current, state = now(), middle = (range.from + range.to) / 2;
       const view = VIEWS[Number(event.key) - 1];
-      if (/^[1-6]$/.test(event.key) && view) update({ view });
+      if (/^[1-7]$/.test(event.key) && view) update({ view });
       else if (event.key === "?") last.current.help();
       else if (event.key === "/") document.getElementById("search")?.focus();
       else if (event.key === "z" && state.selection) update({ range: state.selection });

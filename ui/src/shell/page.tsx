@@ -11,6 +11,7 @@ import { turn, useTheme } from "../paint/theme.ts";
 import { ProfileView } from "../scope/page.tsx";
 import { update, useStateOfPage, VIEWS, type Range, type View } from "../state.ts";
 import { duration, within } from "../time/axis.ts";
+import { WaitsView } from "../waits/view.tsx";
 import { Help, useKeys } from "./keys.tsx";
 import { Navigator } from "./navigator.tsx";
 import { Nothing } from "./nothing.tsx";
@@ -18,7 +19,7 @@ import { basename, bytes, Failure, Waiting } from "./parts.tsx";
 import { SelectionBar } from "./selection.tsx";
 import { Tip, tip } from "./tip.tsx";
 
-const TITLES: Record<View, string> = { overview: "Overview", cores: "Cores", profile: "Profile", zombies: "Zombies", units: "Units", incidents: "Incidents" };
+const TITLES: Record<View, string> = { overview: "Overview", cores: "Cores", waits: "Waits", profile: "Profile", zombies: "Zombies", units: "Units", incidents: "Incidents" };
 const POLL_MS = 10_000;
 const NOTHING: Range = { from: 0, to: 1 };
 
@@ -66,7 +67,7 @@ export function Page() {
   if (loading) return <main><section class="panel loading"><h2>Reading {basename(answered!.name)}</h2><progress max={loading.total_bytes} value={loading.read_bytes} aria-label="Progress" /><p class="muted">{bytes(loading.read_bytes)} of {bytes(loading.total_bytes)}</p></section></main>;
   if (!source) return <main><section class="panel"><Waiting what="Opening" tall /></section></main>;
   const name = basename(source.name);
-  const has: Record<View, boolean> = { overview: true, cores: true, profile: source.has.samples, zombies: source.has.evidence, units: source.has.evidence, incidents: source.has.incidents > 0 };
+  const has: Record<View, boolean> = { overview: true, cores: true, waits: source.has.evidence, profile: source.has.samples, zombies: source.has.evidence, units: source.has.evidence, incidents: source.has.incidents > 0 };
   const props = { source, state, whole, range, generation };
   return (
     <>
@@ -95,6 +96,7 @@ export function Page() {
         {!has[state.view] ? <Nothing view={state.view} source={source} />
           : state.view === "overview" ? <Overview {...props} incidents={list} />
           : state.view === "cores" ? <CoresView {...props} />
+          : state.view === "waits" ? <WaitsView state={state} range={range} generation={generation} />
           : state.view === "profile" ? <ProfileView {...props} />
           : state.view === "zombies" ? <ZombiesView source={source} whole={whole} generation={generation} />
           : state.view === "units" ? <UnitsView state={state} generation={generation} />

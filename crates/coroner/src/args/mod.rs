@@ -13,6 +13,7 @@ use view::ViewArgs;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use coroner_diagnosis::Code;
 use coroner_diagnosis::units::paths::shell_word;
+use coroner_diagnosis::waits::sums::By;
 use coroner_recorder::config::parse_size;
 use coroner_source::live::LiveNode;
 use coroner_source::moment::{Moment, parse_moment};
@@ -198,6 +199,18 @@ pub enum WaitsBy {
     Pod,
 }
 
+impl WaitsBy {
+    pub fn by(self) -> By {
+        match self {
+            WaitsBy::Thread => By::Thread,
+            WaitsBy::Process => By::Process,
+            WaitsBy::Cgroup => By::Cgroup,
+            WaitsBy::Unit => By::Unit,
+            WaitsBy::Pod => By::Pod,
+        }
+    }
+}
+
 #[derive(Debug, ClapArgs)]
 pub struct ZombiesArgs {
     /// Also watch, for this long, what creates and removes cgroups and what the kernel spends on them. [without a value: 10s]
@@ -372,8 +385,8 @@ pub struct RecordArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "output")]
     pub max_size: Option<u64>,
 
-    /// With --dir: stack samples per second and core, up to 999; 0 turns sampling off. [default: 49]
-    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(0..=999), conflicts_with = "output")]
+    /// Stack samples per second and core, up to 999; 0 turns sampling off. [default: 49]
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(0..=999))]
     pub rate: Option<u32>,
 
     /// With --dir: serve Prometheus metrics at this loopback address, or `off`. [default: 127.0.0.1:9478]

@@ -9,14 +9,16 @@ use crate::output::{json_text, print, warn};
 use coroner_diagnosis::{Diagnosis, Finding, diagnose};
 use coroner_evidence::recording::{self, FindingRow, Writer};
 use coroner_evidence::{Evidence, Wall};
-use coroner_probes::watch::{NameZombies, Watch};
+use coroner_probes::watch::{NameZombies, Watch, WatchOptions};
 use coroner_recorder as recorder;
 use coroner_recorder::appender::Appender;
 use coroner_recorder::config::{Config, parse_listen};
 use coroner_recorder::freeze::finding_row;
 use coroner_recorder::run::Outcome;
+use coroner_recorder::stacks::Stacks;
 use coroner_recorder::status::Status;
 use coroner_source::audit_files::{KnownAgents, read_baseline};
+use coroner_source::kernel_work;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -31,11 +33,11 @@ const FILE_DURATION: Duration = Duration::from_secs(30);
 const LONGEST_FILE: Duration = Duration::from_secs(24 * 3600);
 
 pub fn run(args: RecordArgs) -> anyhow::Result<Exit> {
-    let settings = args.max_size.is_some() || args.rate.is_some() || args.metrics.is_some();
+    let settings = args.max_size.is_some() || args.metrics.is_some();
     if args.dir.is_some() || args.config.is_some() {
         return into_directory(&args);
     }
-    anyhow::ensure!(!settings, "--max-size, --rate and --metrics need --dir DIR");
+    anyhow::ensure!(!settings, "--max-size and --metrics need --dir DIR");
     into_file(args)
 }
 
@@ -109,21 +111,33 @@ fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
     let mut recorder = Appender::new(Writer::create(&path)?);
     let mut progress = Progress::new("recording:");
     progress.show(Duration::ZERO, duration, &Evidence::default());
-    let mut watch = Watch::start(
-        args.node.node().root(),
-        args.node.node().watch_options(NameZombies::Always, Some(audit)),
-        duration,
-    );
+    let node = args.node.node();
+    let mut first = Evidence::default();
+    let mut stacks = Stacks::start(&node, args.rate.unwrap_or(Config::default().rate), &mut first);
+    recorder.hold(first);
+    // As in a directory, stacks say more about the kernel's work than its own sampler does.
+    let options =
+        WatchOptions { kernel_work: stacks.is_none(), ..node.watch_options(NameZombies::Always, Some(audit)) };
+    let mut watch = Watch::start(node.root(), options, duration);
     let mut core_rows = 0;
     while let Some(fragment) = watch.next_turn() {
         progress.show(watch.elapsed(), duration, &fragment);
         core_rows += fragment.core_times.iter().map(|t| t.cores.len()).sum::<usize>();
-        recorder.take(fragment);
+        match &mut stacks {
+            Some(stacks) => {
+                recorder.hold(fragment);
+                stacks.turn(&mut recorder);
+            }
+            None => recorder.take(fragment),
+        }
         if stop.load(Ordering::Relaxed) {
             watch.stop();
         }
     }
-    let told = recorder.take_leave();
+    // Without room for them, the evidence may still fit.
+    let stored = stacks.as_mut().map_or(Ok(()), |stacks| stacks.finish(&mut recorder));
+    let samples = stacks.map_or(0, |stacks| stacks.taken);
+    let told = recorder.take_leave().and(stored);
     drop(progress);
 
     let (lost, looks) = (recorder.lost, recorder.looks);
@@ -145,6 +159,7 @@ fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
             "bytes": bytes,
             "window": coroner_web::documents::diagnosis::window(window),
             "findings": diagnosis.as_ref().map(|d| d.findings.iter().map(|f| json!({"code": f.code, "severity": f.severity, "title": f.title})).collect::<Vec<_>>()),
+            "samples": samples,
             "lost_commits": lost_seconds,
         });
         print(&json_text(&document))?;
@@ -163,7 +178,10 @@ fn into_file(args: RecordArgs) -> anyhow::Result<Exit> {
 /// Stored beside the evidence for readers of the file; the recording is complete without it.
 fn diagnosis_of(path: &Path) -> Option<Diagnosis> {
     match recording::read(path) {
-        Ok(recording) => Some(diagnose(&recording.evidence)),
+        Ok(mut recording) => {
+            kernel_work::add(path, &mut recording.evidence);
+            Some(diagnose(&recording.evidence))
+        }
         Err(error) => {
             warn(&format!("{error}; the recording has no findings, but `coroner diagnose --from` derives them"));
             None
@@ -197,7 +215,10 @@ fn summary(
         }
         None => {}
     }
-    text.push_str(&format!("diagnose it anywhere: coroner diagnose --from {}\n", path.display()));
+    text.push_str(&format!(
+        "diagnose it anywhere: coroner diagnose --from {0}; see it: coroner view {0}\n",
+        path.display()
+    ));
     text
 }
 

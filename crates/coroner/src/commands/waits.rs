@@ -1,13 +1,12 @@
 //! `coroner waits`.
 
 use super::{WATCH_FOR, watch};
-use crate::args::{WaitsArgs, WaitsBy};
+use crate::args::WaitsArgs;
 use crate::exit::Exit;
 use crate::output::with_line;
 use crate::output::{json_text, print, waits_text};
 use anyhow::Context;
-use coroner_diagnosis::waits::sums::{By, sum_up};
-use coroner_evidence::{Evidence, probe};
+use coroner_diagnosis::waits::sums::sum_up;
 use coroner_probes::watch::{NameZombies, WatchOptions};
 use coroner_probes::zombies::Bpf;
 use coroner_source::recorded::{self, with_recorder};
@@ -27,14 +26,7 @@ pub fn run(args: WaitsArgs) -> anyhow::Result<Exit> {
             watch(args.node.node().root(), options, args.duration.unwrap_or(WATCH_FOR))?
         }
     };
-    let by = match args.by {
-        WaitsBy::Thread => By::Thread,
-        WaitsBy::Process => By::Process,
-        WaitsBy::Cgroup => By::Cgroup,
-        WaitsBy::Unit => By::Unit,
-        WaitsBy::Pod => By::Pod,
-    };
-    let sums = sum_up(&evidence, by).with_context(|| not_seen(&evidence))?;
+    let sums = sum_up(&evidence, args.by.by()).with_context(|| documents::waits::not_seen(&evidence))?;
     let text = if args.json {
         json_text(&with_recorder(documents::waits::document(&sums, &evidence, args.verbose), recorded.as_ref()))
     } else {
@@ -42,11 +34,4 @@ pub fn run(args: WaitsArgs) -> anyhow::Result<Exit> {
     };
     print(&text)?;
     Ok(Exit::NothingWrong)
-}
-
-fn not_seen(evidence: &Evidence) -> String {
-    match evidence.why_unseen(probe::WAITS) {
-        Some(unseen) => format!("there is no wait ledger: {} (to see it: {})", unseen.why, unseen.how_to_see),
-        None => "there is no wait ledger: this was recorded by a coroner without it".to_owned(),
-    }
 }

@@ -3,6 +3,7 @@
 use super::safe::one_line;
 use super::terminal::{bold, by_severity, dim, good, width, wrap, wrap_hanging};
 use super::{from_recording, telling};
+use coroner_diagnosis::units::paths::shell_word;
 use coroner_diagnosis::words::{count, plural};
 use coroner_diagnosis::{Diagnosis, Finding, Severity};
 use coroner_evidence::Evidence;
@@ -191,7 +192,7 @@ fn step_text(step: &Step, number: &str, evidence: &Evidence, width: usize) -> St
     let risk = format!("{}: {}", step.risk.as_str(), step.risk_words);
     field(&mut out, "risk", &risk, width);
     if let Some(why) = &step.dangerous {
-        let text = format!("DANGEROUS: {why}. Only done with --allow {}", step.id);
+        let text = format!("DANGEROUS: {why}. Only done with --allow {}", shell_word(&step.id));
         let painted = by_severity(Severity::Critical, &wrap(&text, width, 3 + LABEL));
         out.push_str(&painted);
     }

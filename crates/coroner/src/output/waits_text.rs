@@ -3,7 +3,7 @@
 use super::safe::one_line;
 use super::terminal::{bold, dim};
 use coroner_diagnosis::waits::sums::{Balance, Charged, KeptBy, Row, WaitSums, Who, WhoKind};
-use coroner_evidence::{Evidence, LedgerMethod};
+use coroner_evidence::{CoreSet, Evidence, LedgerMethod};
 use std::collections::BTreeMap;
 
 /// Rows shown unless all are requested.
@@ -64,10 +64,10 @@ fn row_text(row: &Row) -> String {
         line.push_str(&format!(" (longest wait {})", time(row.longest_wait_ns)));
     }
     match &row.kept_by {
-        Some(KeptBy::Cores { cores, cpuset }) if row.waited_ns >= LEAST_NS => {
-            let noun = if cores.len() == 1 { "core" } else { "cores" };
+        // Of a group it is known only of one thread.
+        Some(KeptBy::Cores { cores, cpuset }) if row.waited_ns >= LEAST_NS && is_task(&row.who) => {
             let by = cpuset.as_ref().map_or_else(String::new, |cgroup| format!(" (cpuset {})", one_line(cgroup)));
-            line.push_str(&format!("; may run on {noun} {cores} only{by}"));
+            line.push_str(&format!("; may run on {} only{by}", cores_text(cores)));
         }
         _ => {}
     }
@@ -75,10 +75,11 @@ fn row_text(row: &Row) -> String {
     for (taker, ns, cores) in takers(row) {
         let share = ns as f64 / row.waited_ns.max(1) as f64;
         line.push_str(&format!(
-            "  {:>4.0} %  {:>8}  to {} on core {cores}: {}\n",
+            "  {:>4.0} %  {:>8}  to {} on {}: {}\n",
             share.min(1.0) * 100.0,
             time(ns),
-            one_line(&name(&taker.to)),
+            if is_own(row, &taker.to) { "its own threads".to_owned() } else { one_line(&name(&taker.to)) },
+            cores_text(&cores),
             taker.why.in_words()
         ));
     }
@@ -98,8 +99,21 @@ fn row_text(row: &Row) -> String {
     line
 }
 
+fn is_task(who: &Who) -> bool {
+    matches!(who.kind, WhoKind::Thread | WhoKind::Process | WhoKind::ShortLived)
+}
+
+/// Whether it waited for itself: another thread of the process, another process of the group.
+fn is_own(row: &Row, taker: &Who) -> bool {
+    row.who == *taker || (row.who.tid.is_some() && row.who.pid.is_some() && row.who.pid == taker.pid)
+}
+
+fn cores_text(cores: &CoreSet) -> String {
+    format!("{} {cores}", if cores.len() == 1 { "core" } else { "cores" })
+}
+
 /// Largest first; cores of the same taker together.
-fn takers(row: &Row) -> Vec<(&Charged, u64, String)> {
+fn takers(row: &Row) -> Vec<(&Charged, u64, CoreSet)> {
     let mut sums: BTreeMap<(&Who, &'static str), (&Charged, u64, Vec<u32>)> = BTreeMap::new();
     for charged in &row.charged {
         let sum = sums.entry((&charged.to, charged.why.as_str())).or_insert((charged, 0, Vec::new()));
@@ -110,13 +124,15 @@ fn takers(row: &Row) -> Vec<(&Charged, u64, String)> {
     let mut takers: Vec<_> = sums.into_values().filter(|(_, ns, _)| *ns >= least.max(LEAST_NS)).collect();
     takers.sort_by_key(|taker| std::cmp::Reverse(taker.1));
     takers.truncate(MOST_TAKERS);
-    let named =
-        |(charged, ns, cores): (_, u64, Vec<u32>)| (charged, ns, coroner_evidence::CoreSet::new(cores).to_string());
-    takers.into_iter().map(named).collect()
+    takers.into_iter().map(|(charged, ns, cores)| (charged, ns, CoreSet::new(cores))).collect()
 }
 
 fn name(who: &Who) -> String {
-    let mut name = who.name.clone();
+    let mut name = match who.kind {
+        WhoKind::Cgroup => format!("cgroup {}", who.name),
+        WhoKind::Pod => format!("pod {}", who.name),
+        _ => who.name.clone(),
+    };
     match (who.pid, who.tid) {
         (Some(pid), Some(tid)) if pid != tid => name.push_str(&format!(" (tid {tid} of pid {pid})")),
         (Some(pid), _) => name.push_str(&format!(" (pid {pid})")),
@@ -125,8 +141,7 @@ fn name(who: &Who) -> String {
     if let Some(parent) = who.parent_pid {
         name.push_str(&format!(" (pid {parent})"));
     }
-    let is_task = matches!(who.kind, WhoKind::Thread | WhoKind::Process | WhoKind::ShortLived);
-    if let Some(cgroup) = who.cgroup.as_deref().filter(|cgroup| is_task && *cgroup != "/") {
+    if let Some(cgroup) = who.cgroup.as_deref().filter(|cgroup| is_task(who) && *cgroup != "/") {
         name.push_str(&format!(" in {cgroup}"));
     }
     name

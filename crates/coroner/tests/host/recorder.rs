@@ -26,6 +26,39 @@ fn a_recording_can_be_diagnosed_and_drawn_while_it_is_written() {
     assert!(!dir.path().join("control.sock").exists());
 }
 
+/// One file holds stacks as a directory does: a spinner is in its flame graph, heatmap and monopolies, the kernel's work in its diagnosis.
+#[test]
+fn a_recording_in_one_file_shows_where_the_time_went() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.coroner");
+    let file = file.to_str().unwrap();
+    let scenario = start_scenario("rt-monopoly", &[]);
+    let recorded = json_of(&coroner(&["record", "-o", file, "--for", "3s", "--json"]));
+    let (comm, core) = (fact(&scenario, "comm").to_owned(), scenario.truth.facts["core"].to_string());
+    drop(scenario);
+    assert!(recorded["samples"].as_u64().is_some_and(|samples| samples > 0), "{recorded:#}");
+    let flame = json_of(&coroner(&["flame", file, "--core", &core, "--json"]));
+    let spinner = flame["nodes"].as_array().unwrap().iter().find(|node| node["name"] == *comm);
+    let share = spinner.unwrap()["total"].as_f64().unwrap() / flame["total"].as_f64().unwrap();
+    assert!(share > 0.5, "{share} of core {core}");
+    let monopolies = json_of(&coroner(&["monopolies", file, "--core", &core, "--json"]));
+    let found = monopolies["monopolies"].as_array().unwrap();
+    assert!(found.iter().any(|one| one["thread"]["comm"] == *comm), "{monopolies:#}");
+    let heatmap = json_of(&coroner(&["heatmap", file, "--json"]));
+    assert!(heatmap["cores"].as_array().is_some_and(|cores| !cores.is_empty()), "{heatmap:#}");
+    let diagnosis = json_of(&coroner(&["diagnose", "--from", file, "--json"]));
+    let unseen = diagnosis["unseen"].as_array().unwrap().iter();
+    assert_eq!(unseen.filter(|unseen| unseen["probe"] == "kernel-samples").count(), 0, "{diagnosis:#}");
+    // Without stacks, the kernel's work is sampled by itself.
+    let bare = dir.path().join("bare.coroner");
+    let bare = bare.to_str().unwrap();
+    let recorded = json_of(&coroner(&["record", "-o", bare, "--for", "1s", "--rate", "0", "--json"]));
+    assert_eq!(recorded["samples"], 0);
+    assert!(!recording::read(Path::new(bare)).unwrap().evidence.kernel_work.is_empty());
+    fails(&["flame", bare], &["no samples"]);
+}
+
 #[test]
 fn a_second_recorder_of_a_directory_is_refused() {
     let Some(_host) = HostLock::share_as_root() else { return };

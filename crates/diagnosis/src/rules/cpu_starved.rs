@@ -26,7 +26,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
 }
 
-fn finding(case: &Case<'_>, loss: &Loss) -> Finding {
+pub fn finding(case: &Case<'_>, loss: &Loss) -> Finding {
     let takers = takers_text(case, loss);
     let why = match (loss.kind, loss.takers.first()) {
         (Kind::Class, Some(taker)) => format!(
@@ -57,7 +57,11 @@ fn finding(case: &Case<'_>, loss: &Loss) -> Finding {
 }
 
 fn remedy(case: &Case<'_>, loss: &Loss) -> String {
-    let (Some(victim), Some(taker)) = (loss.victims.first(), loss.takers.first()) else { return String::new() };
+    // A process that changes its class right after its start was short-lived for its first second: it can be named by its own pid later.
+    let alive = loss.takers.iter().find(|taker| taker.actor.pid.is_some());
+    let (Some(victim), Some(taker)) = (loss.victims.first(), alive.or(loss.takers.first())) else {
+        return String::new();
+    };
     let (starved, culprit) = (task(&victim.actor, &victim.party), task(&taker.actor, &taker.party));
     let tid = victim.tids.first().copied().unwrap_or(starved.pid);
     let room = loss.cores.first().and_then(|core| with_room(case.cores(), *core, loss.when));
@@ -66,6 +70,11 @@ fn remedy(case: &Case<'_>, loss: &Loss) -> String {
             "{0} is a kernel thread: do not change its scheduling class. See what it is doing: `cat /proc/{1}/stack`.",
             culprit.name(),
             culprit.pid
+        ),
+        Kind::Class if taker.actor.pid.is_none() => format!(
+            "{} starts short-lived processes as {}: start them as SCHED_OTHER.",
+            culprit.name(),
+            scheduling(&taker.party)
         ),
         Kind::Class => format!(
             "Drop {} to SCHED_OTHER: `chrt -o -a -p 0 {}`. It then takes turns with the others. Change it where it is started, or it comes back.",
@@ -131,6 +140,13 @@ mod tests {
         assert!(f.remedy.contains("`chrt -o -a -p 0 7`"), "{}", f.remedy);
         // Somebody who asked to run last still does not want to be starved by a real-time thread.
         one(of(&beside(deadline, |job| job.nice(19), 450, 450, 0.5)));
+    }
+
+    #[test]
+    fn short_lived_processes_are_not_mended_by_changing_their_parent() {
+        let child = |book: &mut Book| book.short_lived(99, "cron", "burn").class(SchedulingClass::Fifo, 50);
+        let f = one(of(&beside(child, |job| job, 300, 600, 0.5)));
+        assert!(f.remedy.starts_with("cron[99] starts short-lived processes as SCHED_FIFO 50"), "{}", f.remedy);
     }
 
     #[test]

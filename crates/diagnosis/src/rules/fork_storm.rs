@@ -23,7 +23,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
 }
 
-fn finding(case: &Case<'_>, loss: &Loss) -> Finding {
+pub fn finding(case: &Case<'_>, loss: &Loss) -> Finding {
     let parent = loss.takers.first().map(|taker| task(&taker.actor, &taker.party));
     let ended = loss.takers.iter().map(|taker| taker.ended).fold(0, u64::saturating_add);
     let mut evidence = facts(loss);

@@ -4,7 +4,8 @@
 
 use crate::case::Case;
 use crate::code::Code;
-use crate::finding::Answer;
+use crate::finding::{Answer, Finding};
+use crate::waits::losses::{Kind, Loss};
 use crate::words::duration_words;
 use coroner_evidence::{Evidence, Time, Unseen};
 
@@ -60,6 +61,15 @@ fn not_seen(unseen: Option<&Unseen>, because: &str, how_to_see: &str) -> Answer 
     match unseen {
         Some(u) => Answer::CannotTell { because: u.why.clone(), how_to_see: u.how_to_see.clone() },
         None => Answer::CannotTell { because: because.to_owned(), how_to_see: how_to_see.to_owned() },
+    }
+}
+
+/// What the rules on the wait ledger say about one loss.
+pub fn of_loss(case: &Case<'_>, loss: &Loss) -> Finding {
+    match loss.kind {
+        Kind::Weight => unfair_weight::finding(case, loss),
+        Kind::Forks => fork_storm::finding(case, loss),
+        Kind::Class | Kind::Crowd | Kind::Turns => cpu_starved::finding(case, loss),
     }
 }
 

@@ -27,8 +27,9 @@ pub fn examine(case: &Case<'_>) -> Answer {
     }
 }
 
-fn finding(case: &Case<'_>, loss: &Loss) -> Finding {
+pub fn finding(case: &Case<'_>, loss: &Loss) -> Finding {
     let takers = takers_text(case, loss);
+    let weigh = if loss.takers.len() == 1 { "weighs" } else { "weigh" };
     let weighed = loss.takers.iter().find_map(|taker| match &taker.why {
         Precedence::CgroupWeight { runner, victim } => Some((runner, victim)),
         _ => None,
@@ -57,7 +58,7 @@ fn finding(case: &Case<'_>, loss: &Loss) -> Finding {
         severity: Severity::Warning,
         subject: subject.or_else(process).unwrap_or_else(|| Subject::new(SubjectKind::Node, "cpu")),
         title: format!(
-            "{} got {} of the CPU time it asked for: {takers} weighs far more on {}",
+            "{} got {} of the CPU time it asked for: {takers} {weigh} far more on {}",
             victim_names(loss),
             got(loss),
             cores_text(loss)

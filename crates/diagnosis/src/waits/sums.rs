@@ -25,6 +25,20 @@ pub enum By {
     Pod,
 }
 
+impl By {
+    pub const ALL: [By; 5] = [By::Thread, By::Process, By::Cgroup, By::Unit, By::Pod];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            By::Thread => "thread",
+            By::Process => "process",
+            By::Cgroup => "cgroup",
+            By::Unit => "unit",
+            By::Pod => "pod",
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WhoKind {
     Thread,
@@ -384,6 +398,8 @@ struct Names<'a> {
     evidence: &'a Evidence,
     threads: HashMap<u32, &'a coroner_evidence::Thread>,
     processes: HashMap<u32, &'a coroner_evidence::Process>,
+    /// `default/train-0`, by uid.
+    pods: HashMap<&'a str, String>,
     cores: usize,
 }
 
@@ -393,6 +409,14 @@ impl<'a> Names<'a> {
             evidence,
             threads: evidence.threads.iter().map(|thread| (thread.key.tid, thread)).collect(),
             processes: evidence.processes.iter().map(|process| (process.pid, process)).collect(),
+            pods: evidence
+                .containers
+                .iter()
+                .filter_map(|c| {
+                    let namespace = c.namespace.as_ref().map_or_else(String::new, |namespace| format!("{namespace}/"));
+                    Some((c.pod_uid.as_deref()?, format!("{namespace}{}", c.pod.as_deref()?)))
+                })
+                .collect(),
             cores: evidence.core_times.last().map_or(0, |look| look.cores.len()),
         }
     }
@@ -412,7 +436,9 @@ impl<'a> Names<'a> {
             By::Cgroup => cgroup(),
             By::Unit => owner().unit.map_or_else(cgroup, |unit| Who::named(WhoKind::Unit, unit)),
             By::Pod => match owner() {
-                CgroupOwner { pod_uid: Some(pod), .. } => Who::named(WhoKind::Pod, pod),
+                CgroupOwner { pod_uid: Some(uid), .. } => {
+                    Who::named(WhoKind::Pod, self.pods.get(uid.as_str()).cloned().unwrap_or(uid))
+                }
                 CgroupOwner { unit: Some(unit), .. } => Who::named(WhoKind::Unit, unit),
                 _ => cgroup(),
             },

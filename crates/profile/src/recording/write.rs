@@ -29,7 +29,7 @@ pub struct SampleWriter {
 }
 
 impl SampleWriter {
-    /// Adds a sample; stores a full chunk. `names` must be the same at each call; it may grow.
+    /// Adds a sample; stores a full chunk. `names` must be the same at each call, until [`SampleWriter::begin_anew`]; it may grow.
     pub fn take(&mut self, file: &mut Writer, names: &Dictionary, sample: Sample) -> Result<(), RecordingError> {
         let row = SampleRow {
             at: sample.time,
@@ -59,6 +59,13 @@ impl SampleWriter {
         self.rows.stored();
         self.span = None;
         Ok(())
+    }
+
+    /// Continues with an empty dictionary: names are stored again under new numbers.
+    pub fn begin_anew(&mut self) {
+        for known in [&mut self.events, &mut self.paths, &mut self.tasks, &mut self.frames, &mut self.stacks] {
+            *known = Vec::new();
+        }
     }
 
     /// Samples held and not stored, by core.

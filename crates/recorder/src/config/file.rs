@@ -75,6 +75,7 @@ impl Config {
             ("incidents.hook_every", incidents.hook_every),
             ("incidents.quiet", incidents.quiet),
             ("triggers.core_saturated", self.triggers.core_saturated),
+            ("triggers.starved", self.triggers.starved),
             ("diagnosis.every", self.diagnosis.every),
         ] {
             if time > LONGEST {

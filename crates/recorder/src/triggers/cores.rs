@@ -77,6 +77,13 @@ impl CoreTriggers {
     }
 }
 
+impl CoreTriggers {
+    /// Whether a core was reported at this time or later.
+    pub fn told_of(&self, core: u32, since: Time) -> bool {
+        self.cores.get(&core).is_some_and(|core| core.fired.is_some() || core.told_until >= since)
+    }
+}
+
 impl Core {
     fn judge(
         &mut self,

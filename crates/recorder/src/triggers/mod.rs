@@ -7,6 +7,7 @@
 mod cores;
 mod growth;
 mod log;
+mod losses;
 mod restarts;
 
 use super::config::TriggerConfig;
@@ -19,6 +20,7 @@ use coroner_diagnosis::key::{KeySubject, key};
 use coroner_evidence::{Evidence, Time};
 use growth::{SoftnetTrigger, ZombieTrigger};
 use log::LogTriggers;
+use losses::LossTrigger;
 use restarts::RestartTriggers;
 
 /// The code of an incident that a user asked for.
@@ -30,6 +32,7 @@ pub struct Triggers {
     softnet: SoftnetTrigger,
     restarts: RestartTriggers,
     zombies: ZombieTrigger,
+    losses: LossTrigger,
 }
 
 impl Triggers {
@@ -40,6 +43,7 @@ impl Triggers {
             softnet: SoftnetTrigger::new(config.softnet_drops),
             restarts: RestartTriggers::new(config.unit_restarts),
             zombies: ZombieTrigger::new(config.zombie_growth),
+            losses: LossTrigger::new(config.starved),
         }
     }
 
@@ -53,6 +57,8 @@ impl Triggers {
         self.softnet.look(fragment, found);
         self.restarts.look(fragment, found);
         self.zombies.look(fragment, found);
+        // After the cores: what they tell is not told twice.
+        self.losses.look(fragment, &self.cores, found, &mut noticed.over);
         noticed
     }
 }

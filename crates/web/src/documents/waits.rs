@@ -2,11 +2,11 @@
 
 use super::diagnosis;
 use coroner_diagnosis::waits::sums::{Balance, BlockedOn, Charged, KeptBy, Row, WaitSums, Who};
-use coroner_evidence::Evidence;
+use coroner_evidence::{Evidence, probe};
 use serde_json::{Value, json};
 
 /// Who lost less than this is left out, unless all are requested.
-const LEAST_LOSS_NS: u64 = 1_000_000;
+pub const LEAST_LOSS_NS: u64 = 1_000_000;
 
 pub fn document(sums: &WaitSums, evidence: &Evidence, all: bool) -> Value {
     let real = evidence.clocks.last().map(|c| (c.wall_of(sums.window.from), c.wall_of(sums.window.to)));
@@ -20,6 +20,14 @@ pub fn document(sums: &WaitSums, evidence: &Evidence, all: bool) -> Value {
         "rows": rows.map(row).collect::<Vec<_>>(),
         "unseen": evidence.unseen,
     })
+}
+
+/// Why there is no ledger.
+pub fn not_seen(evidence: &Evidence) -> String {
+    match evidence.why_unseen(probe::WAITS) {
+        Some(unseen) => format!("there is no wait ledger: {} (to see it: {})", unseen.why, unseen.how_to_see),
+        None => "there is no wait ledger: this was recorded by a coroner without it".to_owned(),
+    }
 }
 
 fn balance(balance: &Balance) -> Value {

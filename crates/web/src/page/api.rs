@@ -8,6 +8,7 @@ use crate::assets::Assets;
 use crate::documents;
 use coroner_diagnosis::diagnose;
 use coroner_diagnosis::units::audit;
+use coroner_diagnosis::waits::sums::{By, sum_up};
 use coroner_diagnosis::zombies::counted;
 use coroner_http::{Answer, Api, ApiQuery, Asset, Refusal};
 use coroner_source::moment::parse_span;
@@ -126,6 +127,7 @@ fn answer(shown: &Shown, name: &str, ask: &ApiQuery) -> Result<Answer, Refusal> 
         "units" => {
             of_evidence(shown, ask, |evidence| Ok(documents::units::document(&audit(evidence), evidence, None, None)))
         }
+        "waits" => waits(shown, ask),
         "owners" => owners::answer(shown, ask),
         path => match path.strip_prefix("incidents/").map(str::parse) {
             Some(Ok(number)) => incident(shown, number),
@@ -179,6 +181,26 @@ fn zombies(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     })
 }
 
+/// Rows of an answer: who lost most comes first.
+const MOST_WAITERS: usize = 300;
+
+fn waits(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
+    let by = ask.get("by").unwrap_or("process");
+    let known = By::ALL.into_iter().find(|known| known.as_str() == by);
+    let by = known.ok_or_else(|| {
+        Refusal::bad(format!("by={by}: expected thread, process, cgroup, unit or pod"), "see docs/api.md")
+    })?;
+    of_evidence(shown, ask, |evidence| {
+        let mut sums = sum_up(evidence, by).ok_or_else(|| anyhow::anyhow!(documents::waits::not_seen(evidence)))?;
+        sums.rows.retain(|row| row.lost_ns() >= documents::waits::LEAST_LOSS_NS);
+        let left_out = sums.rows.len().saturating_sub(MOST_WAITERS);
+        sums.rows.truncate(MOST_WAITERS);
+        let mut document = documents::waits::document(&sums, evidence, true);
+        document["left_out"] = json!(left_out);
+        Ok(document)
+    })
+}
+
 fn incidents(shown: &Shown) -> Result<Answer, Refusal> {
     let Some(place) = shown.directory() else {
         return Ok(Answer::json(&source::own_incident(shown)));
@@ -210,7 +232,7 @@ fn must_have_samples(shown: &Shown) -> Result<(), Refusal> {
         true => Ok(()),
         false => Err(Refusal::absent(
             format!("{}: this recording has no CPU samples", shown.name),
-            "the flight recorder takes samples: coroner record --dir DIR",
+            "coroner record takes samples, unless --rate is 0 or the kernel does not allow it",
         )),
     }
 }
