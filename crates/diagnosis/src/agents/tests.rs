@@ -1,5 +1,7 @@
 use super::*;
-use coroner_evidence::{Condition, Enablement, FileState, PullIn, UnitFile, UnitLogLine, Wall};
+use coroner_evidence::{
+    CgroupOwner, Condition, Enablement, FileState, Process, PullIn, TextFile, Time, Unit, UnitFile, UnitLogLine, Wall,
+};
 use proptest::prelude::*;
 
 fn enabled(name: &str) -> UnitFile {
@@ -251,6 +253,41 @@ fn blindness_is_not_evidence() {
 }
 
 proptest! {
+    /// Any log, user catalogue, process or baseline: an answer, no panic.
+    #[test]
+    fn any_evidence(
+        said in prop::collection::vec((0usize..3, any::<u64>(), ".{0,60}"), 0..8),
+        catalogue in prop::option::of("(schema = \"coroner.catalogue/2\"\n)?.{0,60}"),
+        baseline in prop::option::of(".{0,60}"),
+        programs in prop::collection::vec((any::<u32>(), "(kubelet|waagent|.{0,20})", prop::option::of(".{0,30}")), 0..6),
+        restarts in prop::collection::vec((any::<u64>(), prop::option::of(any::<u32>()), any::<u64>()), 0..6),
+        image in any::<bool>(),
+    ) {
+        let names = ["ecs.service", "kubelet.service", "é"];
+        let evidence = Evidence {
+            unit_files: names.iter().map(|n| enabled(n)).collect(),
+            units: restarts.iter().map(|(at, restarts, cpu)| Unit {
+                at: Time(*at), name: "ecs.service".into(), restarts: *restarts, cpu_ns: Some(*cpu), ..Unit::default()
+            }).collect(),
+            unit_log: said.into_iter().map(|(unit, wall, text)| UnitLogLine {
+                unit: names[unit].to_owned(), at: Wall(wall), text, restart: None,
+            }).collect(),
+            processes: programs.into_iter().map(|(pid, comm, command)| Process {
+                at: Time(0), pid, started: 0, ppid: 0, comm, command, kernel: false, memory_cgroup: None, cpu_cgroup: None,
+                owner: CgroupOwner::default(), ray: None,
+            }).collect(),
+            catalogues: catalogue.map(|text| TextFile { path: "x.toml".into(), text }).into_iter().collect(),
+            baseline: baseline.map(|text| TextFile { path: "b.json".into(), text }),
+            image: image.then(|| "/mnt".to_owned()),
+            ..Evidence::default()
+        };
+        for judgement in judgements(&evidence).unwrap_or_default() {
+            prop_assert!(!(image && judgement.pid.is_some()), "{}", judgement);
+        }
+        let _ = drift(&evidence).map(|d| d.is_ok());
+        let _ = questions(&evidence);
+    }
+
     /// Whatever the surroundings, a way in is never removed and a unit that does not start is fine.
     #[test]
     fn always_and_never(

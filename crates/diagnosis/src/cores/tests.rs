@@ -2,8 +2,11 @@ use super::scene::{Actor, Doing, Load, Scene, time};
 use super::*;
 use crate::case::Case;
 use crate::rules;
-use coroner_evidence::tasks::SchedTimes;
-use coroner_evidence::{ThreadKey, ThreadSample};
+use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
+use coroner_evidence::{
+    Clocks, CoreSet, CoreTicks, CoreTimes, MapSource, NicQueue, Process, QueueKind, Source, Thread, ThreadKey,
+    ThreadSample, Wall,
+};
 use proptest::prelude::*;
 
 #[test]
@@ -123,7 +126,119 @@ fn threads_of_one_process_own_a_core_together() {
     assert_eq!(cores.owner(3, cores.window().unwrap()).name(), "train[100]");
 }
 
+fn any_time() -> impl Strategy<Value = Time> {
+    prop_oneof![4 => (0u64..8_000).prop_map(Time::from_millis), 1 => any::<u64>().prop_map(Time)]
+}
+
+fn any_count() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 0u64..2_000, 1 => any::<u64>()]
+}
+
+prop_compose! {
+    fn any_look()(at in any_time(), cores in prop::collection::vec((0u32..4, prop::array::uniform8(any_count())), 0..5))
+        -> CoreTimes
+    {
+        let cores = cores.into_iter().map(|(core, v)| CoreTicks {
+            core, user: v[0], nice: v[1], system: v[2], idle: v[3], iowait: v[4], irq: v[5], softirq: v[6], steal: v[7],
+        });
+        CoreTimes { at, cores: cores.collect() }
+    }
+}
+
+prop_compose! {
+    fn any_sample()(
+        at in any_time(), tid in 0u32..6, started in prop_oneof![0u64..800, any::<u64>()],
+        state in prop::sample::select(vec!['R', 'S', 'D', '?']), core in 0u32..5,
+        ticks in prop::array::uniform4(any_count()), sched in prop::option::of(prop::array::uniform3(any_count())),
+    ) -> ThreadSample {
+        ThreadSample {
+            at, key: ThreadKey { tid, started: if tid % 2 == 0 { 5 } else { started } }, state, core,
+            user_ticks: ticks[0], system_ticks: ticks[1], minor_faults: ticks[2], major_faults: ticks[3],
+            sched: sched.map(|s| SchedTimes {
+                run_ns: s[0].saturating_mul(1_000_000), wait_ns: s[1].saturating_mul(1_000_000), slices: s[2],
+            }),
+        }
+    }
+}
+
+prop_compose! {
+    fn any_thread()(
+        at in any_time(), tid in 0u32..6, pid in 0u32..6, kernel in any::<bool>(), policy in 0u64..9,
+        nice in any::<i8>(), rt_priority in any::<u8>(),
+        comm in prop::sample::select(vec!["spin", "ksoftirqd/1", "napi/eth0-8193", "napi/", "kworker/1:0", "", "coroner"]),
+        affinity in prop::option::of(prop::collection::vec(0u32..4, 0..3)),
+    ) -> Thread {
+        Thread {
+            at, key: ThreadKey { tid, started: 5 }, pid, comm: comm.to_owned(), kernel,
+            class: SchedulingClass::from_policy(policy), rt_priority, nice, affinity: affinity.map(CoreSet::new),
+        }
+    }
+}
+
+prop_compose! {
+    fn any_nic()(
+        at in any_time(), core in prop::option::of(0u32..4), napi_tid in prop::option::of(0u32..6),
+        irq in prop::option::of(any::<u32>()), name in prop::sample::select(vec!["eth0", "", "lo"]),
+    ) -> Nic {
+        let set = core.map(|c| CoreSet::new([c]));
+        let queue = NicQueue {
+            kind: QueueKind::Rx, index: 0, map: MapSource::Name, irq, irq_cores: set.clone(), napi_id: None, napi_tid,
+            napi_cores: set.clone(), steering: set,
+        };
+        Nic { at, netns: None, name: name.to_owned(), driver: Some("ena".into()), bus: None, up: None, queues: vec![queue] }
+    }
+}
+
+prop_compose! {
+    fn any_evidence()(
+        core_times in prop::collection::vec(any_look(), 0..40),
+        thread_samples in prop::collection::vec(any_sample(), 0..60),
+        threads in prop::collection::vec(any_thread(), 0..8),
+        nics in prop::collection::vec(any_nic(), 0..3),
+        clocks in prop::option::of((any_time(), any::<u64>(), any::<u64>())),
+        points in prop::collection::vec((
+            prop::sample::select(vec![Source::Softirqs, Source::Softnet, Source::Interrupts, Source::Ethtool, Source::CgroupCpu]),
+            prop::sample::select(vec!["cpu0", "cpu1", "cpu", "eth0", "/a/b", ""]),
+            prop::sample::select(vec!["NET_RX", "dropped", "time_squeeze", "38", "bw_in_allowance_exceeded", "throttled_us"]),
+            any_time(), any_count(),
+        ), 0..40),
+        cgroup in prop::option::of(prop::sample::select(vec!["/a/b/c", "/", "", "a", "//"])),
+    ) -> Evidence {
+        let mut evidence = Evidence { core_times, thread_samples, threads, nics, ..Evidence::default() };
+        evidence.clocks.extend(clocks.map(|(at, wall, boot_ns)| Clocks { at, wall: Wall(wall), boot_ns }));
+        for (source, subject, name, at, value) in points {
+            evidence.counters.push(source, subject, name, at, value);
+        }
+        for pid in 0..4 {
+            evidence.processes.push(Process {
+                at: Time(0), pid, started: 5, ppid: 0, comm: "p".into(), command: None, kernel: false,
+                memory_cgroup: None, cpu_cgroup: cgroup.map(str::to_owned), owner: Default::default(), ray: None,
+            });
+        }
+        evidence
+    }
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+    #[test]
+    fn any_evidence_is_examined_without_panic(evidence in any_evidence(), parts in 0usize..50) {
+        let _ = rules::core_saturated::examine(&Case::of(&evidence));
+        let _ = rules::core_monopolised::examine(&Case::of(&evidence));
+        let _ = rules::nic_core_starved::examine(&Case::of(&evidence));
+        let _ = rules::softnet_drop::examine(&Case::of(&evidence));
+        let _ = rules::nic_allowance::examine(&Case::of(&evidence));
+        let cores = Cores::of(&evidence);
+        if let Some(summary) = cores.summary(parts) {
+            for core in &summary.cores {
+                let s = core.shares;
+                let sum = s.busy() + s.iowait + s.idle;
+                prop_assert!((0.0..=1.0001).contains(&sum), "{s:?}");
+                prop_assert_eq!(core.strip.len(), parts);
+            }
+        }
+    }
+
     /// Fragments may arrive in any order: the answer is the same.
     #[test]
     fn the_order_of_samples_does_not_matter(seed in prop::collection::vec(any::<u32>(), 60)) {

@@ -6,10 +6,8 @@ use super::is_honest;
 use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{Fact, FactKey, Finding, Severity, Subject, SubjectKind};
-use crate::rules::test_evidence::END;
-use crate::rules::test_evidence::any::evidence;
+use crate::rules::test_evidence::any::{evidence, number, time};
 use crate::ties::{Queue, Task, Ties, When};
-use coroner_evidence::Time;
 use coroner_report::TimeSpan;
 use proptest::collection::vec;
 use proptest::option;
@@ -17,19 +15,6 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use std::collections::BTreeSet;
 use std::time::Duration;
-
-/// Moments close together, far apart, and at both ends of the range.
-fn time() -> impl Strategy<Value = Time> {
-    prop_oneof![
-        4 => (0u64..200_000).prop_map(Time::from_secs),
-        4 => (0u64..5_000).prop_map(|ms| END - Duration::from_millis(ms)),
-        1 => any::<u64>().prop_map(Time),
-    ]
-}
-
-fn number() -> impl Strategy<Value = u64> {
-    prop_oneof![4 => 0u64..100, 3 => 0u64..100_000, 2 => 0u64..10_000_000_000, 1 => any::<u64>()]
-}
 
 fn task() -> impl Strategy<Value = Task> {
     (0u32..4, 0u32..3).prop_map(|(tid, pid)| Task { tid, pid, comm: "kubelet".to_owned() })
