@@ -2,7 +2,7 @@
 //!
 //! The same types serve a live node and an image on disk that never booted.
 
-use crate::counters::named;
+use coroner_report::named;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -85,21 +85,11 @@ impl fmt::Display for Enablement {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Preset {
-    Enabled,
-    Disabled,
-    Ignored,
-}
-
-impl Preset {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Preset::Enabled => "enabled",
-            Preset::Disabled => "disabled",
-            Preset::Ignored => "ignored",
-        }
+named! {
+    pub enum Preset {
+        Enabled = "enabled",
+        Disabled = "disabled",
+        Ignored = "ignored",
     }
 }
 

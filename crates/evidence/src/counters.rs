@@ -5,33 +5,10 @@
 //! interrupts never fire, so their series exist only if they moved, with the value before and after.
 
 use crate::time::Time;
+use coroner_report::named;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::time::Duration;
-
-/// `named!(/// ABOUT pub enum TYPE { VARIANT = NAME, … })`: an enum whose values have names, in documents and in recordings.
-macro_rules! named {
-    ($(#[$about:meta])* pub enum $type:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
-        $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-        pub enum $type {
-            $($(#[$doc])* #[serde(rename = $text)] $variant,)*
-        }
-
-        impl $type {
-            pub const ALL: &[$type] = &[$($type::$variant,)*];
-
-            pub fn as_str(self) -> &'static str {
-                match self { $($type::$variant => $text,)* }
-            }
-
-            pub fn parse(text: &str) -> Option<$type> {
-                match text { $($text => Some($type::$variant),)* _ => None }
-            }
-        }
-    };
-}
-pub(crate) use named;
 
 named! {
     /// Where a number comes from; decides what subject and name mean.

@@ -7,6 +7,8 @@
 //! a [`recording`] stores and returns fragments. So a rule cannot tell a live node from a recorded one.
 
 pub mod agents;
+#[cfg(any(test, feature = "any"))]
+pub mod any;
 pub mod cgroup_names;
 pub mod cgroups;
 pub mod cores;

@@ -1,8 +1,8 @@
 //! Network devices, and the core that each of their queues needs.
 
 use crate::cores::CoreSet;
-use crate::counters::named;
 use crate::time::Time;
+use coroner_report::named;
 use serde::{Deserialize, Serialize};
 
 /// A network device at one moment.

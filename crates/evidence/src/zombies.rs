@@ -1,7 +1,7 @@
 //! Dead memory cgroups: which there are, what keeps them, and who creates them.
 
-use crate::counters::named;
 use crate::time::Time;
+use coroner_report::named;
 use serde::{Deserialize, Serialize};
 
 named! {

@@ -37,13 +37,6 @@ pub fn handle_end_signals(handler: extern "C" fn(libc::c_int)) {
 
 const END_SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// SCHED_FIFO for the calling thread.
-pub fn become_fifo(priority: i32) -> io::Result<()> {
-    let param = libc::sched_param { sched_priority: priority };
-    // SAFETY: `param` outlives the call, which only reads it.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } == 0 { Ok(()) } else { Err(last_error()) }
-}
-
 /// Another scheduling class (`libc::SCHED_…`) for the calling thread; `priority` must be 0 unless it is a real-time class.
 pub fn become_class(policy: libc::c_int, priority: i32) -> io::Result<()> {
     let param = libc::sched_param { sched_priority: priority };

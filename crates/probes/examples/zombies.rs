@@ -1,14 +1,14 @@
 //! Prints what a scan of this node finds and costs, as JSON. `zombies [test-run|page-faults] [no-pins] [list N] [repeat N]`
 
-use coroner_probes::zombies::{Choice, Method, ScanOptions, Walker, scan};
+use coroner_probes::zombies::{Method, ScanOptions, Walker, scan};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let has = |word: &str| args.iter().any(|a| a == word);
     let method = match () {
-        () if has("test-run") => Choice::Only(Method::TestRun),
-        () if has("page-faults") => Choice::Only(Method::PageFaults),
-        () => Choice::Best,
+        () if has("test-run") => Some(Method::TestRun),
+        () if has("page-faults") => Some(Method::PageFaults),
+        () => None,
     };
     if let Some(at) = args.iter().position(|a| a == "repeat") {
         return repeat(method, args.get(at + 1).and_then(|n| n.parse().ok()).unwrap_or(20));
@@ -51,7 +51,7 @@ fn main() {
 }
 
 /// For a profiler: the walk alone, again and again.
-fn repeat(method: Choice, times: u32) {
+fn repeat(method: Option<Method>, times: u32) {
     let options = ScanOptions { pins: false, ..ScanOptions::default() };
     let mut walker = Walker::open(&options.root, method).expect("the programs load");
     let mut walks: Vec<_> = (0..times)

@@ -130,7 +130,6 @@ mod tests {
     use crate::test_tree::seen;
     use proptest::prelude::*;
     use std::fmt::Write;
-    use std::time::Instant;
 
     fn tree(softnet: &str, online: Option<&str>) -> tempfile::TempDir {
         let online = online.map(|online| (ONLINE, online));
@@ -201,9 +200,7 @@ mod tests {
         for core in 0..192u64 {
             write!(text, "{}", columns(&[core * 1_000_003, 0, core, 0, 0, 0, 0, 0, 0, 0, 0, 0, core, 0, 0])).unwrap();
         }
-        let start = Instant::now();
         let rows = parse(text.as_bytes()).unwrap();
-        println!("softnet_stat of 192 cores, {} bytes: {:?}", text.len(), start.elapsed());
         assert_eq!(rows.len(), 192);
         assert_eq!((rows[191].core, rows[191].processed), (Some(191), 191 * 1_000_003));
     }

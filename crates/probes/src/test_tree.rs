@@ -3,6 +3,8 @@
 use crate::Root;
 use coroner_evidence::Evidence;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Paths are relative to the directory, with or without a leading slash.
@@ -56,4 +58,41 @@ pub fn with_capabilities<T: Send + 'static>(
         run()
     });
     thread.join().unwrap()
+}
+
+/// A thread of this process that repeats the same work on the last core we may use.
+pub struct Busy {
+    pub tid: u32,
+    pub core: u32,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Busy {
+    pub fn start(name: &str, mut work: impl FnMut() + Send + 'static) -> Busy {
+        let (stop, tid) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let (stopped, told) = (Arc::clone(&stop), Arc::clone(&tid));
+        let core = *coroner_lab::node::allowed_cores().unwrap().last().unwrap();
+        let body = move || {
+            let mut cores = rustix::thread::CpuSet::new();
+            cores.set(core as usize);
+            rustix::thread::sched_setaffinity(None, &cores).unwrap();
+            told.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::SeqCst);
+            while !stopped.load(Ordering::Relaxed) {
+                work();
+            }
+        };
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body).unwrap();
+        while tid.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        Busy { tid: tid.load(Ordering::SeqCst), core, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
 }

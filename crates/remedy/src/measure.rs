@@ -6,6 +6,7 @@ use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::units::loops::loops;
 use coroner_diagnosis::words::count;
 use coroner_evidence::{Evidence, Source};
+use coroner_report::named;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -151,24 +152,13 @@ fn received(evidence: &Evidence, nic: &str) -> Result<f64, String> {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Effect {
-    Worked,
-    /// It helped, but did not end it.
-    Partly,
-    None,
-    CannotTell,
-}
-
-impl Effect {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Effect::Worked => "worked",
-            Effect::Partly => "partly",
-            Effect::None => "none",
-            Effect::CannotTell => "cannot-tell",
-        }
+named! {
+    pub enum Effect {
+        Worked = "worked",
+        /// It helped, but did not end it.
+        Partly = "partly",
+        None = "none",
+        CannotTell = "cannot-tell",
     }
 }
 

@@ -6,6 +6,7 @@ use crate::reboot::Reboot;
 use crate::steps::{Action, StepKind};
 use coroner_diagnosis::verdict::{FindingRef, TimeSpan};
 use coroner_evidence::Node;
+use coroner_report::named;
 use serde::Serialize;
 
 /// What could be done about a node, in the order in which to do it.
@@ -79,21 +80,11 @@ pub struct Step {
     pub action: Action,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Risk {
-    Low,
-    Medium,
-    High,
-}
-
-impl Risk {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Risk::Low => "low",
-            Risk::Medium => "medium",
-            Risk::High => "high",
-        }
+named! {
+    pub enum Risk {
+        Low = "low",
+        Medium = "medium",
+        High = "high",
     }
 }
 

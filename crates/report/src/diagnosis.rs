@@ -1,5 +1,6 @@
 //! Everything coroner says about a node, as a document.
 
+use crate::named;
 use crate::{Cost, Finding, Node, RuledOut, Unexplained, Unseen, Verdict, Wall};
 use serde::{Deserialize, Serialize};
 
@@ -29,29 +30,15 @@ pub struct Window {
     pub to: Option<Wall>,
 }
 
-/// The outcome in a word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Outcome {
-    /// No finding of severity warning or worse.
-    #[serde(rename = "nothing wrong")]
-    NothingWrong,
-    /// None either, but whether a full core harms a job could not be seen.
-    #[serde(rename = "too little seen")]
-    TooLittleSeen,
-    #[serde(rename = "no cause found")]
-    NoCauseFound,
-    /// At least one verdict; its certainty is its own.
-    #[serde(rename = "cause found")]
-    CauseFound,
-}
-
-impl Outcome {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Outcome::NothingWrong => "nothing wrong",
-            Outcome::TooLittleSeen => "too little seen",
-            Outcome::NoCauseFound => "no cause found",
-            Outcome::CauseFound => "cause found",
-        }
+named! {
+    /// The outcome in a word.
+    pub enum Outcome {
+        /// No finding of severity warning or worse.
+        NothingWrong = "nothing wrong",
+        /// None either, but whether a full core harms a job could not be seen.
+        TooLittleSeen = "too little seen",
+        NoCauseFound = "no cause found",
+        /// At least one verdict; its certainty is its own.
+        CauseFound = "cause found",
     }
 }

@@ -1,6 +1,7 @@
 //! An incident as stored beside its file: `incidents/N.json`.
 
 use crate::Wall;
+use crate::named;
 use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "coroner.incident/1";
@@ -93,23 +94,13 @@ pub struct Also {
     pub text: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IncidentState {
-    /// The minutes before are frozen or about to be; those after are yet to come.
-    Open,
-    /// Its file is complete.
-    Complete,
-    /// The file is missing or incomplete; `error` says why.
-    Failed,
-}
-
-impl IncidentState {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            IncidentState::Open => "open",
-            IncidentState::Complete => "complete",
-            IncidentState::Failed => "failed",
-        }
+named! {
+    pub enum IncidentState {
+        /// The minutes before are frozen or about to be; those after are yet to come.
+        Open = "open",
+        /// Its file is complete.
+        Complete = "complete",
+        /// The file is missing or incomplete; `error` says why.
+        Failed = "failed",
     }
 }

@@ -11,6 +11,7 @@ pub mod finding;
 pub mod incident;
 pub mod minute;
 pub mod name;
+mod named;
 pub mod node;
 pub mod proof;
 pub mod subject;

@@ -1,5 +1,6 @@
 //! What shows that one thing caused another, and how sure that is.
 
+use crate::named;
 use serde::{Deserialize, Serialize};
 
 /// One of the three things that a link must show.
@@ -54,23 +55,13 @@ impl Proofs {
     }
 }
 
-/// *Proven*: all three proofs. *Likely*: identity and one of the other two; the third was not seen. *Possible*: less than that.
-/// A verdict is as certain as the weakest link on the way from its root to its worst effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Certainty {
-    Possible,
-    Likely,
-    Proven,
-}
-
-impl Certainty {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Certainty::Possible => "possible",
-            Certainty::Likely => "likely",
-            Certainty::Proven => "proven",
-        }
+named! {
+    /// *Proven*: all three proofs. *Likely*: identity and one of the other two; the third was not seen. *Possible*: less than that.
+    /// A verdict is as certain as the weakest link on the way from its root to its worst effect.
+    pub enum Certainty {
+        Possible = "possible",
+        Likely = "likely",
+        Proven = "proven",
     }
 }
 

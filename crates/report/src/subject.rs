@@ -1,26 +1,17 @@
 //! How bad a finding is, and what it is about.
 
 use crate::finding::Task;
+use crate::named;
 use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Worth knowing; nothing to do.
-    Info,
-    /// Somebody should look.
-    Warning,
-    /// Jobs are harmed now, or were within the last day.
-    Critical,
-}
-
-impl Severity {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Severity::Info => "info",
-            Severity::Warning => "warning",
-            Severity::Critical => "critical",
-        }
+named! {
+    pub enum Severity {
+        /// Worth knowing; nothing to do.
+        Info = "info",
+        /// Somebody should look.
+        Warning = "warning",
+        /// Jobs are harmed now, or were within the last day.
+        Critical = "critical",
     }
 }
 

@@ -23,6 +23,7 @@ pub use starting::{Start, start_of};
 pub use surroundings::known_units;
 
 use coroner_evidence::{Evidence, FileAnswer, FileQuestion, UnitLogLine, probe};
+use coroner_report::named;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -119,44 +120,23 @@ pub struct Sockets {
     pub connected: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// It starts but has no work here.
-    Unused,
-    /// It and another agent want the same thing.
-    Conflict,
-    Fine,
-    CannotTell,
-}
-
-impl Verdict {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Verdict::Unused => "unused",
-            Verdict::Conflict => "conflict",
-            Verdict::Fine => "fine",
-            Verdict::CannotTell => "cannot-tell",
-        }
+named! {
+    pub enum Verdict {
+        /// It starts but has no work here.
+        Unused = "unused",
+        /// It and another agent want the same thing.
+        Conflict = "conflict",
+        Fine = "fine",
+        CannotTell = "cannot-tell",
     }
 }
 
-/// How sure a verdict is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Certainty {
-    Possible,
-    Likely,
-    Sure,
-}
-
-impl Certainty {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Certainty::Possible => "possible",
-            Certainty::Likely => "likely",
-            Certainty::Sure => "sure",
-        }
+named! {
+    /// How sure a verdict is.
+    pub enum Certainty {
+        Possible = "possible",
+        Likely = "likely",
+        Sure = "sure",
     }
 }
 

@@ -122,6 +122,11 @@ impl Actor {
         self
     }
 
+    /// Sleeps before and after.
+    pub fn between(self, from: f64, to: f64, doing: Doing) -> Actor {
+        self.until(from, Doing::Sleep).until(to, doing).until(99.0, Doing::Sleep)
+    }
+
     fn sample(&self, second: f64) -> ThreadSample {
         let (mut run, mut waited, mut slices) = (0.0, 0.0, 10.0);
         let mut from = 0.0;

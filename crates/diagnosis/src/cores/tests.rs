@@ -14,13 +14,7 @@ fn the_summary_shows_the_one_core_that_the_average_hides() {
     let evidence = Scene::new(96, 5.0)
         .load(39, 1.0, 4.0, Load::System, 1.0)
         .load(7, 0.0, 5.0, Load::User, 1.0)
-        .with(
-            Actor::new(50, "kubelet", 39)
-                .in_kernel()
-                .until(1.0, Doing::Sleep)
-                .until(4.0, Doing::Run)
-                .until(99.0, Doing::Sleep),
-        )
+        .with(Actor::new(50, "kubelet", 39).in_kernel().between(1.0, 4.0, Doing::Run))
         .nic("eth0", 39)
         .evidence();
     let summary = Cores::of(&evidence).summary(10).unwrap();

@@ -226,16 +226,12 @@ mod tests {
     use super::*;
     use crate::cores::scene::{Actor, Doing, Load, Scene, time};
     use crate::finding::SubjectKind;
-    use crate::rules::test_evidence::fact_of;
+    use crate::rules::test_evidence::{self, fact_of};
     use coroner_evidence::Evidence;
     use coroner_evidence::Source;
 
     fn findings(evidence: &Evidence) -> Vec<Finding> {
-        match examine(&Case::of(evidence)) {
-            Answer::Findings(findings) => findings,
-            Answer::Fine(_) | Answer::NotAsked => Vec::new(),
-            Answer::CannotTell { because, .. } => panic!("cannot tell: {because}"),
-        }
+        test_evidence::if_any(examine(&Case::of(evidence)))
     }
 
     fn spinner() -> Actor {
@@ -304,14 +300,7 @@ mod tests {
     fn an_ordinary_thread_that_stays_in_the_kernel_is_a_monopolist() {
         let evidence = Scene::new(4, 5.0)
             .load(2, 1.0, 4.0, Load::System, 1.0)
-            .with(
-                Actor::new(77, "cadvisor", 2)
-                    .of_process(70, "kubelet")
-                    .in_kernel()
-                    .until(1.0, Doing::Sleep)
-                    .until(4.0, Doing::Run)
-                    .until(99.0, Doing::Sleep),
-            )
+            .with(Actor::new(77, "cadvisor", 2).of_process(70, "kubelet").in_kernel().between(1.0, 4.0, Doing::Run))
             .with(
                 Actor::kernel(31, "kworker/2:1", 2)
                     .until(1.2, Doing::Sleep)
@@ -349,12 +338,11 @@ mod tests {
             let actor = Actor::new(tid, comm, 1).fifo(50).pinned().until(from, Doing::Sleep);
             actor.until(to, Doing::Turns { run: 0.95, wait: 0.05, slices: 1.0 }).until(99.0, Doing::Sleep)
         };
-        let victim = Actor::kernel(31, "kworker/1:1", 1)
-            .until(2.0, Doing::Sleep)
-            .until(12.0, Doing::Wait)
-            .until(20.0, Doing::Sleep)
-            .until(26.0, Doing::Wait)
-            .until(99.0, Doing::Sleep);
+        let victim = Actor::kernel(31, "kworker/1:1", 1).until(2.0, Doing::Sleep).until(12.0, Doing::Wait).between(
+            20.0,
+            26.0,
+            Doing::Wait,
+        );
         let evidence = Scene::new(2, 40.0)
             .load(1, 2.0, 12.0, Load::User, 0.99)
             .load(1, 20.0, 26.0, Load::User, 0.99)

@@ -235,6 +235,7 @@ fn squeezes(core: &Core, cores: usize) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::test_evidence;
     use coroner_evidence::Time;
 
     /// (core, processed, dropped, squeezed) within five seconds; no counter started at 0.
@@ -253,10 +254,7 @@ mod tests {
     }
 
     fn findings(evidence: &Evidence) -> Vec<Finding> {
-        match examine(&Case::of(evidence)) {
-            Answer::Findings(findings) => findings,
-            other => panic!("{other:?}"),
-        }
+        test_evidence::findings(examine(&Case::of(evidence)))
     }
 
     #[test]

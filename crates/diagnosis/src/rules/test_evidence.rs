@@ -52,6 +52,16 @@ pub fn findings(answer: Answer) -> Vec<Finding> {
     }
 }
 
+/// None if all is fine.
+#[track_caller]
+pub fn if_any(answer: Answer) -> Vec<Finding> {
+    match answer {
+        Answer::Findings(findings) => findings,
+        Answer::Fine(_) | Answer::NotAsked => Vec::new(),
+        Answer::CannotTell { because, .. } => panic!("cannot tell: {because}"),
+    }
+}
+
 #[track_caller]
 pub fn one(answer: Answer) -> Finding {
     let mut findings = findings(answer);

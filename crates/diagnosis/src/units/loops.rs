@@ -8,6 +8,7 @@ mod steps;
 
 use crate::log_events;
 use coroner_evidence::{Evidence, Time, Unit, Wall};
+use coroner_report::named;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -66,26 +67,16 @@ pub const FROM_WATCHING: &str = "while it was watched";
 pub const FROM_JOURNAL: &str = "the journal";
 pub const FROM_BOOT: &str = "average since boot";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// Restarted while watched.
-    Seen,
-    /// Waits for its next automatic restart.
-    Waiting,
-    /// Its history shows it.
-    History,
-    /// Restarted, but too rarely to call it a loop.
-    Once,
-}
-
-impl How {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            How::Seen => "seen",
-            How::Waiting => "waiting",
-            How::History => "history",
-            How::Once => "once",
-        }
+named! {
+    pub enum How {
+        /// Restarted while watched.
+        Seen = "seen",
+        /// Waits for its next automatic restart.
+        Waiting = "waiting",
+        /// Its history shows it.
+        History = "history",
+        /// Restarted, but too rarely to call it a loop.
+        Once = "once",
     }
 }
 

@@ -7,6 +7,7 @@ use crate::memcg_size::MemcgSize;
 use crate::rules::slow_memcg_stat;
 use crate::words::{bytes, count, duration_words, percent};
 use coroner_evidence::{About, Evidence, Source, StatRead, Unseen, WorkRow, ZombieScan, probe};
+use coroner_report::named;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -48,24 +49,13 @@ pub struct Cost {
     pub matters: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum CostKind {
-    StatsRead,
-    Reclaim,
-    MemcgWalk,
-    Memory,
-    Ids,
-}
-
-impl CostKind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            CostKind::StatsRead => "stats-read",
-            CostKind::Reclaim => "reclaim",
-            CostKind::MemcgWalk => "memcg-walk",
-            CostKind::Memory => "memory",
-            CostKind::Ids => "ids",
-        }
+named! {
+    pub enum CostKind {
+        StatsRead = "stats-read",
+        Reclaim = "reclaim",
+        MemcgWalk = "memcg-walk",
+        Memory = "memory",
+        Ids = "ids",
     }
 }
 

@@ -4,6 +4,7 @@ use super::Group;
 use super::folding::{self, Item, split};
 use super::groups::join_path;
 use coroner_evidence::{Charged, Hold, PinningFile, ZombieScan};
+use coroner_report::named;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
@@ -32,39 +33,24 @@ pub struct FileGroup {
     pub zombies: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum OtherwiseKind {
-    /// Anonymous memory of processes that left the cgroup, or that still share it.
-    Anonymous,
-    /// mlocked and SHM_LOCKed pages, ramfs: their files are unknown.
-    Unevictable,
-    /// Page cache of unknown files: only the first pages of a long list are looked at.
-    File,
-    /// tmpfs or shared memory of unknown files.
-    SharedMemory,
-    /// On the lists of swap-backed memory; whether it is anonymous or shared is unknown.
-    SwapBacked,
-    Kernel,
-    Swap,
-    /// They hold no listed page, and no kernel memory or swap that is known.
-    Unknown,
-    /// They hold nothing themselves; their dead children do.
-    Children,
-}
-
-impl OtherwiseKind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            OtherwiseKind::Anonymous => "anonymous memory",
-            OtherwiseKind::Unevictable => "locked memory",
-            OtherwiseKind::File => "page cache of other files",
-            OtherwiseKind::SharedMemory => "shared memory of other files",
-            OtherwiseKind::SwapBacked => "anonymous or shared memory",
-            OtherwiseKind::Kernel => "kernel memory",
-            OtherwiseKind::Swap => "swap",
-            OtherwiseKind::Unknown => "unknown",
-            OtherwiseKind::Children => "dead children",
-        }
+named! {
+    pub enum OtherwiseKind {
+        /// Anonymous memory of processes that left the cgroup, or that still share it.
+        Anonymous = "anonymous memory",
+        /// mlocked and SHM_LOCKed pages, ramfs: their files are unknown.
+        Unevictable = "locked memory",
+        /// Page cache of unknown files: only the first pages of a long list are looked at.
+        File = "page cache of other files",
+        /// tmpfs or shared memory of unknown files.
+        SharedMemory = "shared memory of other files",
+        /// On the lists of swap-backed memory; whether it is anonymous or shared is unknown.
+        SwapBacked = "anonymous or shared memory",
+        Kernel = "kernel memory",
+        Swap = "swap",
+        /// They hold no listed page, and no kernel memory or swap that is known.
+        Unknown = "unknown",
+        /// They hold nothing themselves; their dead children do.
+        Children = "dead children",
     }
 }
 

@@ -13,7 +13,7 @@ use functions::{
 };
 
 use crate::Time;
-use crate::counters::named;
+use coroner_report::named;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -300,45 +300,67 @@ impl Streamed for CoreTimes {
     }
 
     fn unpack(payload: &[u8]) -> Result<Vec<CoreTimes>, ChunkError> {
-        let (looks, columns) = looks_of(payload, usize::MAX)?;
-        all_used(columns)?;
+        let (mut packed, mut looks) = (PackedLooks::of(payload)?, Vec::new());
+        while let Some(at) = packed.step()? {
+            looks.push(packed.look(at));
+        }
+        all_used(packed.columns)?;
         Ok(looks)
     }
 }
 
-/// The first `most` looks of a chunk, and the rest of all columns.
-fn looks_of<'a>(payload: &'a [u8], most: usize) -> Result<(Vec<CoreTimes>, [Column<'a>; 11]), ChunkError> {
-    let names = ["at", "count", "core", "user", "nice", "system", "sum", "iowait", "irq", "softirq", "steal"];
-    let mut columns = split(payload, names)?;
-    let mut looks: Vec<CoreTimes> = Vec::new();
-    while !columns[0].is_empty() && looks.len() < most {
-        let before = looks.last();
-        let [at, count, core, ticks @ ..] = &mut columns;
-        let at = at.after(before.map_or(0, |b| b.at.0))?;
-        let before = before.map_or(&[][..], |b| &b.cores);
-        let count = count.after(before.len() as u64)?;
-        if count > MAX_CORES as u64 {
-            return Err(ChunkError::Range("count", count));
-        }
-        let mut cores = Vec::new();
-        for i in 0..count {
-            let old = usize::try_from(i).ok().and_then(|i| before.get(i)).copied();
-            let old = old.unwrap_or(CoreTicks { core: i as u32, ..CoreTicks::default() });
-            let core = core.after_u32(old.core)?;
-            let mut new = ticks_of(&old);
-            for (value, column) in new.iter_mut().zip(ticks.iter_mut()) {
-                *value = column.after(*value)?;
-            }
-            cores.push(core_ticks(core, new));
-        }
-        looks.push(CoreTimes { at: Time(at), cores });
-    }
-    Ok((looks, columns))
+/// A chunk of looks, unpacked step by step.
+struct PackedLooks<'a> {
+    columns: [Column<'a>; 11],
+    at: u64,
+    /// The cores at the last look, with their columns.
+    cores: Vec<(u32, [u64; 8])>,
 }
 
-/// The first looks of a packed chunk, for readers that skip the rest. Later numbers are not checked.
-pub fn first_looks(data: &[u8], most: usize) -> Result<Vec<CoreTimes>, ChunkError> {
-    Ok(looks_of(&decompress(data)?, most)?.0)
+impl<'a> PackedLooks<'a> {
+    fn of(payload: &'a [u8]) -> Result<PackedLooks<'a>, ChunkError> {
+        let names = ["at", "count", "core", "user", "nice", "system", "sum", "iowait", "irq", "softirq", "steal"];
+        Ok(PackedLooks { columns: split(payload, names)?, at: 0, cores: Vec::new() })
+    }
+
+    /// Goes to the next look, if there is one, and returns its time.
+    fn step(&mut self) -> Result<Option<Time>, ChunkError> {
+        let [at, count, core, ticks @ ..] = &mut self.columns;
+        if at.is_empty() {
+            return Ok(None);
+        }
+        self.at = at.after(self.at)?;
+        let known = self.cores.len();
+        let cores = count.after(known as u64)?;
+        if cores > MAX_CORES as u64 {
+            return Err(ChunkError::Range("count", cores));
+        }
+        self.cores.truncate(cores as usize);
+        // One by one: a few bytes can claim many cores.
+        for i in 0..cores as usize {
+            if i >= known {
+                self.cores.push((i as u32, [0; 8]));
+            }
+            let (number, values) = &mut self.cores[i];
+            *number = core.after_u32(*number)?;
+            for (value, column) in values.iter_mut().zip(ticks.iter_mut()) {
+                *value = column.after(*value)?;
+            }
+        }
+        Ok(Some(Time(self.at)))
+    }
+
+    /// The look at which it stands.
+    fn look(&self, at: Time) -> CoreTimes {
+        CoreTimes { at, cores: self.cores.iter().map(|(core, ticks)| core_ticks(*core, *ticks)).collect() }
+    }
+}
+
+/// The first look of a packed chunk, for readers that skip the rest. Later numbers are not checked.
+pub fn first_look(data: &[u8]) -> Result<Option<CoreTimes>, ChunkError> {
+    let payload = decompress(data)?;
+    let mut packed = PackedLooks::of(&payload)?;
+    Ok(packed.step()?.map(|at| packed.look(at)))
 }
 
 /// The times of all looks of a packed chunk with `rows` rows, and the looks that `wants` chooses by time.
@@ -348,40 +370,21 @@ pub fn chosen_looks(
     wants: &dyn Fn(&[Time]) -> Vec<bool>,
 ) -> Result<(Vec<Time>, Vec<CoreTimes>), ChunkError> {
     let payload = decompress(data)?;
-    let names = ["at", "count", "core", "user", "nice", "system", "sum", "iowait", "irq", "softirq", "steal"];
-    let mut columns = split(&payload, names)?;
-    let [at, count, core, ticks @ ..] = &mut columns;
-    let mut times = Vec::new();
-    while !at.is_empty() {
-        times.push(Time(at.after(times.last().map_or(0, |before: &Time| before.0))?));
+    let mut packed = PackedLooks::of(&payload)?;
+    let mut times: Vec<Time> = Vec::new();
+    let mut column = packed.columns[0].clone();
+    while !column.is_empty() {
+        times.push(Time(column.after(times.last().map_or(0, |before| before.0))?));
     }
-    let wanted = wants(&times);
+    let mut wanted = wants(&times).into_iter();
     let (mut looks, mut found) = (Vec::new(), 0);
-    // The cores at the look before.
-    let mut now: Vec<(u32, [u64; 8])> = Vec::new();
-    for (at, is_wanted) in times.iter().zip(wanted.into_iter().chain(std::iter::repeat(false))) {
-        let cores = count.after(now.len() as u64)?;
-        if cores > MAX_CORES as u64 {
-            return Err(ChunkError::Range("count", cores));
-        }
-        let known = now.len();
-        now.truncate(cores as usize);
-        now.extend((known as u64..cores).map(|i| (i as u32, [0; 8])));
-        for (number, values) in &mut now {
-            *number = core.after_u32(*number)?;
-            for (value, column) in values.iter_mut().zip(ticks.iter_mut()) {
-                *value = column.after(*value)?;
-            }
-        }
-        found += cores;
-        if is_wanted {
-            looks.push(CoreTimes {
-                at: *at,
-                cores: now.iter().map(|(core, ticks)| core_ticks(*core, *ticks)).collect(),
-            });
+    while let Some(at) = packed.step()? {
+        found += packed.cores.len() as u64;
+        if wanted.next() == Some(true) {
+            looks.push(packed.look(at));
         }
     }
-    all_used(columns)?;
+    all_used(packed.columns)?;
     if found == rows { Ok((times, looks)) } else { Err(ChunkError::Rows { expected: rows, found }) }
 }
 

@@ -7,66 +7,11 @@ fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..200, any::<u64>(), Just(u64::MAX), Just(1 << 63)]
 }
 
-fn core_times() -> impl Strategy<Value = CoreTimes> {
-    let core = (any::<u32>(), proptest::array::uniform8(number())).prop_map(
-        |(core, [user, nice, system, idle, iowait, irq, softirq, steal])| CoreTicks {
-            core,
-            user,
-            nice,
-            system,
-            idle,
-            iowait,
-            irq,
-            softirq,
-            steal,
-        },
-    );
-    (number(), vec(core, 0..6)).prop_map(|(at, cores)| CoreTimes { at: Time(at), cores })
-}
-
-fn thread_sample() -> impl Strategy<Value = ThreadSample> {
-    (0u32..4, 0u64..2, any::<char>(), any::<u32>(), proptest::array::uniform8(number()), any::<bool>()).prop_map(
-        |(tid, started, state, core, n, sched)| ThreadSample {
-            at: Time(n[0]),
-            key: ThreadKey { tid, started },
-            state,
-            core,
-            user_ticks: n[1],
-            system_ticks: n[2],
-            minor_faults: n[3],
-            major_faults: n[4],
-            sched: sched.then_some(SchedTimes { run_ns: n[5], wait_ns: n[6], slices: n[7] }),
-        },
-    )
-}
-
 fn counter_point() -> impl Strategy<Value = CounterPoint> {
     (0u64..5, number(), number()).prop_map(|(series, at, value)| CounterPoint { series, at: Time(at), value })
 }
 
-fn round_trip<T: Streamed + PartialEq + std::fmt::Debug>(items: &[T]) -> Vec<T> {
-    let rows = items.iter().map(|i| i.rows() as u64).sum();
-    decode(&encode(items).unwrap(), rows).unwrap()
-}
-
 proptest! {
-    #[test]
-    fn core_times_come_back(looks in vec(core_times(), 0..8)) {
-        prop_assert_eq!(round_trip(&looks), looks);
-    }
-
-    #[test]
-    fn thread_samples_come_back(samples in vec(thread_sample(), 0..30)) {
-        prop_assert_eq!(round_trip(&samples), samples);
-    }
-
-    #[test]
-    fn points_come_back_in_the_order_of_their_series(mut points in vec(counter_point(), 0..30)) {
-        let back = round_trip(&points);
-        points.sort_by_key(|p| p.series);
-        prop_assert_eq!(back, points);
-    }
-
     #[test]
     fn any_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..200), rows in number()) {
         let _ = decode::<CoreTimes>(&bytes, rows);
@@ -78,9 +23,10 @@ proptest! {
     /// Harder than random bytes: a good payload with one wrong byte.
     #[test]
     fn a_flipped_byte_is_decoded_or_refused(
-        looks in vec(core_times(), 1..5), samples in vec(thread_sample(), 1..10), points in vec(counter_point(), 1..10),
+        bytes in vec(any::<u8>(), 0..3000), points in vec(counter_point(), 1..10),
         place in any::<prop::sample::Index>(), flip in 1u8..,
     ) {
+        let (looks, samples): (Vec<CoreTimes>, Vec<ThreadSample>) = crate::any::any(bytes, |_, _| None);
         let spoil = |mut bytes: Vec<u8>| {
             let at = place.index(bytes.len());
             bytes[at] ^= flip;

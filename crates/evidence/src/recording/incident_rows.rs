@@ -5,7 +5,7 @@ use super::open::{self, Opened};
 use super::rows::{self, Columns, Stored, Table, row};
 use super::{RecordingError, Writer, read};
 use crate::Wall;
-use crate::counters::named;
+use coroner_report::named;
 use rusqlite::types::{Null, ToSqlOutput};
 use rusqlite::{Connection, Row};
 use serde::Serialize;

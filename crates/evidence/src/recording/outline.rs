@@ -224,7 +224,7 @@ fn unpacked<T: Default>(db: &Connection, chunk: &ChunkAt, of: impl Fn(&[u8]) -> 
 }
 
 fn first(db: &Connection, chunk: &ChunkAt) -> Option<CoreTimes> {
-    unpacked(db, chunk, |data| chunk::first_looks(data, 1)).pop()
+    unpacked(db, chunk, chunk::first_look)
 }
 
 /// The times of all looks of a chunk, and the wanted looks.

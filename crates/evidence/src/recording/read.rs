@@ -190,8 +190,8 @@ impl RecordingReader {
     /// The cores of the first look.
     pub fn first_cores(&self) -> Vec<u32> {
         let sql = "SELECT data FROM core_time_chunks ORDER BY id LIMIT 1";
-        let first = self.db.query_row(sql, [], |row| Ok(chunk::first_looks(row.get_ref(0)?.as_blob()?, 1)));
-        let look = first.ok().and_then(Result::ok).and_then(|looks| looks.into_iter().next());
+        let first = self.db.query_row(sql, [], |row| Ok(chunk::first_look(row.get_ref(0)?.as_blob()?)));
+        let look = first.ok().and_then(Result::ok).flatten();
         look.map_or_else(Vec::new, |look| look.cores.iter().map(|core| core.core).collect())
     }
 

@@ -529,21 +529,12 @@ fn insert_chunk<T: Streamed>(tx: &Transaction<'_>, items: &[T]) -> Result<i64, S
     Ok(insert.insert(params![from, to, rows as i64, data])?)
 }
 
+#[derive(thiserror::Error, Debug)]
 enum StoreError {
-    Sqlite(rusqlite::Error),
-    Chunk(chunk::ChunkError),
-}
-
-impl From<rusqlite::Error> for StoreError {
-    fn from(e: rusqlite::Error) -> StoreError {
-        StoreError::Sqlite(e)
-    }
-}
-
-impl From<chunk::ChunkError> for StoreError {
-    fn from(e: chunk::ChunkError) -> StoreError {
-        StoreError::Chunk(e)
-    }
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+    #[error(transparent)]
+    Chunk(#[from] chunk::ChunkError),
 }
 
 impl StoreError {

@@ -1,13 +1,10 @@
 //! What a recording costs: bytes, CPU time, and how long an append blocks its caller. Prints; run it by hand:
 //! `cargo test --release -p coroner-evidence --test recording cost:: -- --ignored --nocapture`
 
-use crate::scratch::scratch_file;
 use coroner_evidence::counters::Source;
 use coroner_evidence::recording::{Writer, read};
 use coroner_evidence::tasks::{SchedTimes, ThreadKey, ThreadSample};
-use coroner_evidence::{
-    Born, Charged, CoreTicks, CoreTimes, Evidence, Hold, PinningFile, Time, Zombie, ZombieMethod, ZombieScan,
-};
+use coroner_evidence::{CoreTicks, CoreTimes, Evidence, Time};
 use rusqlite::Connection;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -123,7 +120,7 @@ fn cpu_time() -> Duration {
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
-fn record(path: &Path, mut next: impl FnMut() -> Evidence, seconds: u32, pause: Duration) {
+fn record(path: &Path, mut next: impl FnMut() -> Evidence, seconds: u32) {
     let start = Instant::now();
     let mut writer = Writer::create(path).unwrap();
     println!("create: {:?}", start.elapsed());
@@ -135,7 +132,6 @@ fn record(path: &Path, mut next: impl FnMut() -> Evidence, seconds: u32, pause: 
         cpu += cpu_time() - before;
         sum += start.elapsed();
         longest = longest.max(start.elapsed());
-        std::thread::sleep(pause);
     }
     println!("append: mean {:?}, longest {longest:?}, CPU {:?}", sum / seconds, cpu / seconds);
     let start = Instant::now();
@@ -163,136 +159,6 @@ fn ten_minutes_of_a_made_up_node() {
         println!("== {cores} cores, {threads} busy threads");
         let dir = tempfile::tempdir().unwrap();
         let mut node = MadeUp::new(cores, threads);
-        record(&dir.path().join("a.coroner"), || node.second(), 600, Duration::ZERO);
+        record(&dir.path().join("a.coroner"), || node.second(), 600);
     }
-}
-
-/// A scan that finds 60,000, named as different programs do; each is held by one of 5,000 files.
-#[test]
-#[ignore = "prints measurements"]
-fn sixty_thousand_zombies() {
-    let hex = |dice: &mut Dice, length: usize| -> String {
-        (0..length).map(|_| char::from_digit(dice.roll(16) as u32, 16).unwrap()).collect()
-    };
-    type Name<'a> = &'a dyn Fn(&mut Dice, u64) -> String;
-    let names: [(&str, Name<'_>); 4] = [
-        ("numbers", &|_, i| format!("/ecs/ecs-agent-{i}")),
-        ("systemd scopes", &|dice, _| format!("/system.slice/run-r{}.scope", hex(dice, 32))),
-        ("containers", &|dice, _| format!("/docker/{}", hex(dice, 64))),
-        ("pods and their containers", &|dice, _| {
-            let pod = [8, 4, 4, 4, 12].map(|n| hex(dice, n)).join("-");
-            format!("/kubepods/burstable/pod{pod}/{}", hex(dice, 64))
-        }),
-    ];
-    for (kind, name) in names {
-        let mut dice = Dice(42);
-        let (mut zombies, mut holds, mut born, mut serial) = (Vec::new(), Vec::new(), 0, 5000);
-        for i in 0..60_000 {
-            born += dice.roll(2000) * 4_000_000;
-            serial += 1 + dice.roll(5);
-            let pages = 1 + dice.roll(40);
-            let (file, shmem) = (dice.roll(3) * 4096, pages * 4096);
-            zombies.push(Zombie {
-                id: serial * 12 + dice.roll(8),
-                path: name(&mut dice, i),
-                references: Some(pages + dice.roll(3)),
-                held: Charged { file, swap_backed: shmem, shmem: Some(shmem), kernel: Some(0), ..Charged::default() },
-                born: Some(Born { at: Time(born), exact: true }),
-                directory_lives: false,
-                serial,
-            });
-            holds.push(Hold { zombie: i as u32, file: dice.roll(5000) as u32, bytes: shmem });
-        }
-        let files = (0..5000).map(|i| PinningFile {
-            path: Some(format!("/var/lib/containers/shm/{}/{i}", hex(&mut dice, 8))),
-            mounted: true,
-            filesystem: "tmpfs".into(),
-            device: (0, 40),
-            inode: 1000 + i,
-            size: 1 << 20,
-            bytes: 50_000_000 - i * 4096,
-            zombies: 12,
-            ..PinningFile::default()
-        });
-        let scan = ZombieScan {
-            at: Time::from_secs(800_000),
-            took_ns: 56_000_000,
-            method: ZombieMethod::BpfTestRun,
-            version: 1,
-            tracked: Some(60_041),
-            live: Some(40),
-            dead: Some(60_000),
-            leaving: 1,
-            files: files.collect(),
-            zombies,
-            holds,
-            ..ZombieScan::default()
-        };
-        println!("== {kind}: {}", scan.zombies[7].path);
-        let (_dir, path) = scratch_file();
-        record(&path, || Evidence { zombie_scans: vec![scan.clone()], ..Evidence::default() }, 5, Duration::ZERO);
-        let packed = "SELECT sum(length(data)) / 5, count(*) / 5 FROM zombie_chunks";
-        let packed = Connection::open(&path).unwrap().query_row(packed, [], |r| Ok((r.get(0)?, r.get(1)?)));
-        let (bytes, chunks): (i64, i64) = packed.unwrap();
-        println!("a scan's zombies: {bytes} bytes, {:.1} each, {chunks} chunks", bytes as f64 / 60_000.0);
-    }
-}
-
-/// Another program writes a gigabyte and syncs it: how long does an append take, and how long does a sync?
-#[test]
-#[ignore = "prints measurements"]
-fn appends_while_the_disk_is_busy() {
-    let dir = tempfile::tempdir_in(".").unwrap();
-    let mut node = MadeUp::new(96, 300);
-    let mut writer = Writer::create(&dir.path().join("a.coroner")).unwrap().sync_every(Duration::from_millis(200));
-    let mut other = std::process::Command::new("dd")
-        .args(["if=/dev/zero", "bs=1M", "count=1024", "conv=fdatasync", "status=none"])
-        .arg(format!("of={}", dir.path().join("other").display()))
-        .spawn()
-        .unwrap();
-    let (mut append, mut sync, mut appends) = (Duration::ZERO, Duration::ZERO, 0);
-    let mut synced = std::fs::File::create(dir.path().join("synced")).unwrap();
-    while other.try_wait().unwrap().is_none() {
-        let fragment = node.second();
-        let start = Instant::now();
-        writer.append(&fragment).unwrap();
-        append = append.max(start.elapsed());
-        appends += 1;
-        let start = Instant::now();
-        std::io::Write::write_all(&mut synced, &[7; 4096]).unwrap();
-        synced.sync_data().unwrap();
-        sync = sync.max(start.elapsed());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    println!("{appends} appends, the longest {append:?}; the longest sync of 4 KiB {sync:?}");
-    writer.finish(&[]).unwrap();
-}
-
-/// /proc/stat of this machine at 10 Hz.
-#[test]
-#[ignore = "prints measurements"]
-fn half_a_minute_of_this_machine() {
-    let look = || {
-        let stat = std::fs::read_to_string("/proc/stat").unwrap();
-        let uptime = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let mut cores = Vec::new();
-        for line in stat.lines() {
-            let Some((name, ticks)) = line.split_once(' ') else { continue };
-            let Some(core) = name.strip_prefix("cpu").and_then(|n| n.parse().ok()) else { continue };
-            let n: Vec<u64> = ticks.split_whitespace().map(|n| n.parse().unwrap()).collect();
-            let [user, nice, system, idle, iowait, irq, softirq, steal] = n[..8].try_into().unwrap();
-            cores.push(CoreTicks { core, user, nice, system, idle, iowait, irq, softirq, steal });
-        }
-        CoreTimes { at: Time(uptime.tv_sec as u64 * 1_000_000_000 + uptime.tv_nsec as u64), cores }
-    };
-    let dir = tempfile::tempdir_in(".").unwrap();
-    let second = || {
-        let mut seen = Evidence::default();
-        for _ in 0..10 {
-            std::thread::sleep(Duration::from_millis(100));
-            seen.core_times.push(look());
-        }
-        seen
-    };
-    record(&dir.path().join("a.coroner"), second, 30, Duration::ZERO);
 }

@@ -1,6 +1,5 @@
 //! The recording from its users' view: what is written comes back, whatever happens to the writer, the disk or the file.
 
-mod any_evidence;
 mod cost;
 mod damaged;
 mod full_disk;

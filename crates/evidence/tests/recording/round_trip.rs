@@ -1,5 +1,5 @@
-use crate::any_evidence::evidence;
 use crate::scratch::{scratch_file, second, seconds, snapshot};
+use coroner_evidence::any::any_evidence;
 use coroner_evidence::recording::{FORMAT, FindingRow, RecordingError, Writer, read};
 use coroner_evidence::{Evidence, StatRead, Time, Wall};
 use proptest::collection::vec;
@@ -17,11 +17,22 @@ fn write(path: &Path, fragments: &[Evidence]) {
     writer.finish(&[]).unwrap();
 }
 
+fn evidence(bytes: Vec<u8>) -> Evidence {
+    // Few words, so that repeats are frequent, and paths with a common prefix, even within a character.
+    let words = |field: &str, pick: usize| match field {
+        "probe" | "what" | "why" | "subject" => Some(["a", "b"][pick % 2].to_owned()),
+        "path" => Some(format!("/a/{}-{}", ["b", "bb", "é", "è"][pick % 4], pick % 1000)),
+        _ => None,
+    };
+    // Recordings are made of running nodes.
+    Evidence { image: None, ..any_evidence(bytes, words) }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
     #[test]
-    fn what_was_appended_comes_back(fragments in vec(evidence(), 1..6)) {
+    fn what_was_appended_comes_back(fragments in vec(vec(any::<u8>(), 0..12_000).prop_map(evidence), 1..6)) {
         let (_dir, path) = scratch_file();
         write(&path, &fragments);
         let mut expected = Evidence::default();

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::mpsc::sync_channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Class {
@@ -242,6 +242,16 @@ fn start_children(comm: &str, slot: u64, (least, most): (u64, u64)) -> Result<()
             bail!("a child of the storm failed: {status}");
         }
     }
+}
+
+/// Works for this long, then ends.
+pub fn task(comm: &str, ms: u64) -> Result<()> {
+    name_this_thread(comm)?;
+    let end = Instant::now() + Duration::from_millis(ms);
+    while Instant::now() < end {
+        black_box(());
+    }
+    Ok(())
 }
 
 /// Threads that wake each other all the time: many switches, each to somebody who waits for nothing but the other.

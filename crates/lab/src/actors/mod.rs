@@ -1,7 +1,6 @@
 //! The processes that make the problems: this binary with the hidden subcommand `actor`, so that the lab needs neither a compiler
 //! nor a scripting language. They run until killed, and die with their parent.
 
-mod batch;
 mod dir_leak;
 mod leak;
 pub mod load;
@@ -38,13 +37,6 @@ pub enum Actor {
         #[arg(long)]
         join: Option<PathBuf>,
     },
-    /// An ordinary thread that wants a core for a millisecond, over and over.
-    Victim {
-        #[arg(long)]
-        comm: String,
-        #[arg(long)]
-        core: u32,
-    },
     /// Creates and removes memory cgroups, each pinned by a page in a tmpfs.
     Zombies {
         #[arg(long)]
@@ -62,9 +54,7 @@ pub enum Actor {
     Reclaim(reclaim::Reclaim),
     /// Reads more of a file than its cgroup may keep in memory.
     Reader(reclaim::FileReader),
-    /// Many short processes, a few at a time.
-    Batch(batch::Batch),
-    /// One of these processes.
+    /// One of the short processes of a storm.
     BatchTask {
         #[arg(long)]
         comm: String,
@@ -114,19 +104,6 @@ pub enum Actor {
         steer_to: u32,
         #[arg(long)]
         sockets: u32,
-    },
-    /// Burns user time on a core in regular short spikes.
-    Spike {
-        #[arg(long)]
-        comm: String,
-        #[arg(long)]
-        core: u32,
-        #[arg(long)]
-        fifo: Option<i32>,
-        #[arg(long)]
-        busy_ms: u64,
-        #[arg(long)]
-        every_ms: u64,
     },
     /// Holds memory in small pages.
     HoldMemory {
@@ -190,22 +167,17 @@ impl Actor {
     pub fn perform(self) -> Result<()> {
         match self {
             Actor::Spin { comm, cores, fifo, join } => spin::spin(&comm, &cores, fifo, join.as_deref()),
-            Actor::Victim { comm, core } => spin::want_a_little(&comm, core),
             Actor::Zombies { parent, tmpfs, count } => zombies::make(&parent, &tmpfs, count),
             Actor::Pin(pin) => zombies::pin(&pin),
             Actor::Leak(leak) => leak::leak(&leak),
             Actor::Reclaim(reclaim) => reclaim::reclaim(&reclaim),
             Actor::Reader(reader) => reclaim::read_here_and_there(&reader),
-            Actor::Batch(batch) => batch::batch(&batch),
-            Actor::BatchTask { comm, ms } => batch::task(&comm, ms),
+            Actor::BatchTask { comm, ms } => load::task(&comm, ms),
             Actor::Flood { netns, device, to, rate } => net::flood(&netns, &device, to, rate),
             Actor::Sink { netns, device, port } => net::sink(&netns, &device, port),
             Actor::Stream { comm, netns, to, rate } => packets::stream(&comm, &netns, to, rate),
             Actor::Receive { netns, device, port, steer_to, sockets } => {
                 packets::receive(&netns, &device, port, steer_to, sockets)
-            }
-            Actor::Spike { comm, core, fifo, busy_ms, every_ms } => {
-                spin::spike(&comm, core, fifo, Duration::from_millis(busy_ms), Duration::from_millis(every_ms))
             }
             Actor::HoldMemory { comm, bytes } => observer::hold_memory(&comm, bytes),
             Actor::Observe { comm, core, target } => observer::observe(&comm, core, target),

@@ -1,15 +1,14 @@
-//! Threads that want a core.
+//! Threads that burn user time.
 
 use super::join_cgroup;
 use crate::hierarchy::Hierarchy;
 use crate::node;
-use crate::syscalls::become_fifo;
+use crate::syscalls::become_class;
 use anyhow::{Context, Result};
 use std::ffi::CString;
 use std::hint::black_box;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 pub fn spin(comm: &str, cores: &[u32], fifo: Option<i32>, join: Option<&Path>) -> Result<()> {
     name_this_thread(comm)?;
@@ -36,32 +35,16 @@ pub fn spin(comm: &str, cores: &[u32], fifo: Option<i32>, join: Option<&Path>) -
     burn_for_ever()
 }
 
-/// Burns user time for `busy`, every `every`.
-pub fn spike(comm: &str, core: u32, fifo: Option<i32>, busy: Duration, every: Duration) -> Result<()> {
-    name_this_thread(comm)?;
-    node::pin(None, &[core])?;
-    if let Some(priority) = fifo {
-        preempt_everyone(priority)?;
-    }
-    loop {
-        let start = Instant::now();
-        while start.elapsed() < busy {
-            black_box(());
-        }
-        std::thread::sleep(every.saturating_sub(start.elapsed()));
-    }
-}
-
 /// With CONFIG_RT_GROUP_SCHED a child cpu cgroup has no real-time budget by default, and SCHED_FIFO fails there with EPERM
 /// (sched_rt_can_attach and __sched_setscheduler in the kernel): the root cgroup has all of it.
 fn preempt_everyone(priority: i32) -> Result<()> {
-    let refused = match become_fifo(priority) {
+    let refused = match become_class(libc::SCHED_FIFO, priority) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => error,
         other => return other.context("cannot get SCHED_FIFO"),
     };
     let hierarchy = Hierarchy::with("cpu").with_context(|| format!("cannot get SCHED_FIFO: {refused}"))?;
     join_cgroup(&hierarchy.mount_point)?;
-    become_fifo(priority)
+    become_class(libc::SCHED_FIFO, priority)
         .context("cannot get SCHED_FIFO, not even in the root of the cpu hierarchy: is this a container?")
 }
 
@@ -69,18 +52,6 @@ fn burn_for_ever() -> ! {
     let mut x = 1u64;
     loop {
         x = black_box(x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
-    }
-}
-
-pub fn want_a_little(comm: &str, core: u32) -> Result<()> {
-    name_this_thread(comm)?;
-    node::pin(None, &[core])?;
-    loop {
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(1) {
-            black_box(());
-        }
-        std::thread::sleep(Duration::from_millis(4));
     }
 }
 

@@ -27,8 +27,8 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let ends_after = Duration::from_millis(stage.draw.number(1_500, 3_500));
     let groups = ["cpu", "memory"].map(|c| Cgroup::with_controller(c, &what).map(Cgroup::freeing_cache));
     let groups = groups.into_iter().collect::<Result<Vec<Cgroup>>>()?;
-    let mut command = actors::command("batch");
-    command.args(["--comm", &comm, "--at-once", &cores.len().to_string()]);
+    let mut command = actors::command("storm");
+    command.args(["--comm", &comm, "--child", &comm, "--at-once", &cores.len().to_string(), "--ms", "50", "300"]);
     for group in &groups {
         command.arg("--join").arg(group.dir());
     }

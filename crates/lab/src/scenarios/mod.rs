@@ -185,6 +185,13 @@ fn start_fifo_spinner(stage: &Stage, comm: String, core: u32) -> Result<Child> {
     Child::spawn(comm, &mut command)
 }
 
+/// An ordinary thread that wants a core for a millisecond, over and over.
+fn start_victim(comm: &str, core: u32) -> Result<Child> {
+    let mut command = actors::command("load");
+    command.args(["--comm", comm, "--cores", &core.to_string(), "--turn-us", "1000", "--every-us", "5000"]);
+    Child::spawn(comm, &mut command)
+}
+
 /// By default the kernel leaves ordinary threads a little of a core that real-time threads fill. If that is turned off, a long
 /// hold would lock up the core (the watchdog reports it after 20 s).
 fn check_rt_budget(stage: &Stage) -> Result<()> {

@@ -1,7 +1,6 @@
 //! A real-time thread owns one core; an ordinary thread pinned to that core hardly ever runs.
 
 use super::{FIFO_PRIORITY, Need, PATIENCE, REAL_NS, Scenario, ms};
-use crate::actors;
 use crate::guard::Child;
 use crate::node::{self, ThreadTimes};
 use crate::stage::Stage;
@@ -44,9 +43,7 @@ impl Monopoly {
     /// Returns when the victim has to wait.
     pub fn start(stage: &mut Stage, core: u32) -> Result<Monopoly> {
         let (spin_comm, victim_comm) = (format!("spin-{}", stage.draw.tag()), format!("job-{}", stage.draw.tag()));
-        let mut command = actors::command("victim");
-        command.args(["--comm", &victim_comm, "--core", &core.to_string()]);
-        let mut victim = Child::spawn(&victim_comm, &mut command)?;
+        let mut victim = super::start_victim(&victim_comm, core)?;
         stage.until("the victim has run", PATIENCE, || {
             victim.expect_running()?;
             let named = node::comm_of(victim.pid()).as_deref() == Some(&victim_comm);

@@ -24,13 +24,12 @@ fn perform(stage: &mut Stage) -> Result<()> {
     let real_time = stage.draw.number(0, 1) == 1;
     let busy_ms = if real_time { stage.draw.number(100, 200) } else { stage.draw.number(250, 350) };
     let every_ms = stage.draw.number(1_800, 2_400);
-    let mut command = actors::command("victim");
-    let mut victim = Child::spawn(&victim_comm, command.args(["--comm", &victim_comm, "--core", &core.to_string()]))?;
-    let mut command = actors::command("spike");
-    command.args(["--comm", &comm, "--core", &core.to_string()]);
-    command.args(["--busy-ms", &busy_ms.to_string(), "--every-ms", &every_ms.to_string()]);
+    let mut victim = super::start_victim(&victim_comm, core)?;
+    let mut command = actors::command("load");
+    command.args(["--comm", &comm, "--cores", &core.to_string()]);
+    command.args(["--turn-us", &(busy_ms * 1000).to_string(), "--every-us", &(every_ms * 1000).to_string()]);
     if real_time {
-        command.args(["--fifo", &FIFO_PRIORITY.to_string()]);
+        command.args(["--class", "fifo", "--priority", &FIFO_PRIORITY.to_string()]);
     }
     let mut spiker = Child::spawn(&comm, &mut command)?;
     stage.until("there was a spike", PATIENCE, || {

@@ -4,12 +4,11 @@
 //! zombies has it for itself.
 
 use super::*;
+use crate::test_tree::Busy;
 use coroner_evidence::{KernelWork, WorkKind, WorkRow, probe};
 use coroner_lab::{Cgroup, Child, HostLock, LiveScenario};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
 fn shell(script: &str, args: &[&Path]) -> Child {
@@ -57,35 +56,7 @@ fn top_symbol(work: &[KernelWork], of: impl Fn(&WorkRow) -> bool) -> String {
     rows.max_by_key(|row| row.samples).and_then(|row| row.symbol.clone()).unwrap_or_default()
 }
 
-/// A thread of this process that repeats the same work on the last core we may use.
-struct Busy {
-    tid: u32,
-    core: u32,
-    stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
 impl Busy {
-    fn start(name: &str, mut work: impl FnMut() + Send + 'static) -> Busy {
-        let (stop, tid) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-        let (stopped, told) = (Arc::clone(&stop), Arc::clone(&tid));
-        let core = *coroner_lab::node::allowed_cores().unwrap().last().unwrap();
-        let body = move || {
-            let mut cores = rustix::thread::CpuSet::new();
-            cores.set(core as usize);
-            rustix::thread::sched_setaffinity(None, &cores).unwrap();
-            told.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::SeqCst);
-            while !stopped.load(Ordering::Relaxed) {
-                work();
-            }
-        };
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body).unwrap();
-        while tid.load(Ordering::SeqCst) == 0 {
-            std::thread::yield_now();
-        }
-        Busy { tid: tid.load(Ordering::SeqCst), core, stop, thread: Some(thread) }
-    }
-
     /// Samples until the thread is found doing this.
     fn is_found_at(&self, name: &str, kind: WorkKind) -> Vec<KernelWork> {
         let at_it = |row: &WorkRow| row.tid == self.tid && row.kind == kind;
@@ -94,13 +65,6 @@ impl Busy {
         assert!(own.iter().all(|row| (row.core, row.pid) == (self.core, std::process::id())), "{own:#?}");
         assert!(own.iter().all(|row| row.comm == name && row.symbol.is_some()), "{own:#?}");
         work
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(std::thread::JoinHandle::join);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Whether a unit is enabled, from files alone, with the same result as `systemctl is-enabled` (systemd's src/shared/install.c,
 //! unit_file_lookup_state).
 
-use std::{fmt, io};
+use std::io;
 
 use coroner_evidence::Enablement;
 
@@ -37,14 +37,9 @@ pub struct FoundUnitFile {
     pub install: Install,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct Bad(pub String);
-
-impl fmt::Display for Bad {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 impl From<io::Error> for Bad {
     fn from(e: io::Error) -> Bad {

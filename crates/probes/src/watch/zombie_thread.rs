@@ -6,7 +6,7 @@
 
 use super::pace::Pace;
 use crate::root::{Root, clock, now};
-use crate::zombies::{Bpf, Choice, LookOptions, ScanOptions, Walker, by_name, look};
+use crate::zombies::{Bpf, LookOptions, ScanOptions, Walker, by_name, look};
 use coroner_evidence::{Charged, DeadBelow, Evidence, Zombie, ZombieScan};
 use rustix::time::ClockId;
 use std::collections::{HashMap, HashSet};
@@ -135,7 +135,7 @@ impl Looker {
 
     fn walk(&mut self, ask: Ask) -> Option<ZombieScan> {
         if self.walker.is_none() {
-            self.walker = Walker::open(&self.root, Choice::Best).ok();
+            self.walker = Walker::open(&self.root, None).ok();
         }
         let walker = self.walker.as_mut()?;
         let mut options =

@@ -6,12 +6,12 @@
 use super::slots::SlotRecord;
 use super::*;
 use crate::test_tree::{wait_for, with_capabilities};
-use coroner_lab::{Cgroup, HostLock, Mapping, TmpfsMount};
+use coroner_lab::{Cgroup, Child, HostLock, Mapping, TmpfsMount};
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Instant;
 
 pub(super) const METHODS: [Method; 2] = [Method::TestRun, Method::PageFaults];
@@ -93,7 +93,7 @@ impl Scene {
     /// Frees all zombies of this scene.
     pub fn clear(&mut self) {
         self.tmpfs = None;
-        let mut walker = Walker::open(&Root::live(), Choice::Best).unwrap();
+        let mut walker = Walker::open(&Root::live(), None).unwrap();
         let options = ScanOptions { pins: false, ..ScanOptions::default() };
         wait_for("the zombies are freed with their files", || self.below(&walker.scan(&options).unwrap()).is_empty());
     }
@@ -109,7 +109,7 @@ fn drawn(count: usize, what: &str) -> Vec<String> {
 }
 
 pub(super) fn scan_by(method: Method, pins: bool) -> Scan {
-    scan(&ScanOptions { method: Choice::Only(method), pins, ..ScanOptions::default() }).unwrap()
+    scan(&ScanOptions { method: Some(method), pins, ..ScanOptions::default() }).unwrap()
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn the_count_matches_the_kernels_in_twenty_runs() {
     scene.make(&drawn(700, "z"), "echo x > \"$1/$z\"", Path::new("/dev/null"));
     let top = scene.parent.hierarchy().mount_point.clone();
     for method in METHODS {
-        let mut walker = Walker::open(&Root::live(), Choice::Only(method)).unwrap();
+        let mut walker = Walker::open(&Root::live(), Some(method)).unwrap();
         for run in 0..20 {
             // The node is not ours alone: compare only if nothing changed meanwhile.
             wait_for(&format!("{method:?}, run {run}: the kernel counts as many"), || {
@@ -233,27 +233,16 @@ fn the_count_matches_the_kernels_in_twenty_runs() {
     scene.clear();
 }
 
-struct Churn(Child);
-
-impl Drop for Churn {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Churn {
-    /// Creates and removes cgroups as fast as a shell can (over 200 a second): three of four are freed at once, every fourth is
-    /// pinned by a page for a few rounds.
-    fn start(scene: &Scene) -> Churn {
-        let script = format!(
-            "i=0; while :; do z=churn-$i; mkdir \"$0/$z\" && echo $$ > \"$0/$z/cgroup.procs\" || exit 1; \
-             [ $((i%4)) != 0 ] || echo x > \"$1/$z\"; echo $$ > \"$0/home/cgroup.procs\"; {REMOVE}; \
-             [ $((i%40)) != 0 ] || rm -f \"$1\"/churn-*; i=$((i+1)); done"
-        );
-        let mut shell = Command::new("sh");
-        Churn(shell.arg("-c").arg(script).arg(scene.parent.dir()).arg(scene.tmpfs()).spawn().unwrap())
-    }
+/// Creates and removes cgroups as fast as a shell can (over 200 a second): three of four are freed at once, every fourth is
+/// pinned by a page for a few rounds.
+fn churn(scene: &Scene) -> Child {
+    let script = format!(
+        "i=0; while :; do z=churn-$i; mkdir \"$0/$z\" && echo $$ > \"$0/$z/cgroup.procs\" || exit 1; \
+         [ $((i%4)) != 0 ] || echo x > \"$1/$z\"; echo $$ > \"$0/home/cgroup.procs\"; {REMOVE}; \
+         [ $((i%40)) != 0 ] || rm -f \"$1\"/churn-*; i=$((i+1)); done"
+    );
+    let mut shell = Command::new("sh");
+    Child::spawn("churn", shell.arg("-c").arg(script).arg(scene.parent.dir()).arg(scene.tmpfs())).unwrap()
 }
 
 fn names(dir: &Path) -> HashSet<String> {
@@ -267,10 +256,10 @@ fn under_churn_no_zombie_is_lost_or_duplicated_and_no_live_one_is_dead() {
     let steady = drawn(400, "steady");
     scene.make(&steady, "echo x > \"$1/$z\"", Path::new("/dev/null"));
     let live: Vec<Cgroup> = (0..50).map(|i| scene.parent.child(&format!("live-{i}")).unwrap()).collect();
-    let churn = Churn::start(&scene);
+    let churn = churn(&scene);
     let mut seen = HashSet::new();
     for method in METHODS {
-        let mut walker = Walker::open(&Root::live(), Choice::Only(method)).unwrap();
+        let mut walker = Walker::open(&Root::live(), Some(method)).unwrap();
         let started = Instant::now();
         let mut scans = 0;
         while started.elapsed() < Duration::from_secs(4) || scans < 10 {
@@ -312,7 +301,7 @@ fn a_walk_resumes_after_its_position_is_freed() {
     assert_eq!(prefix_serials.len(), 900);
     for (method, from) in [(Method::TestRun, 100), (Method::PageFaults, 500)] {
         let going = |name: &str| name[1..].parse::<usize>().is_ok_and(|i| (from..from + 300).contains(&i));
-        let mut kernel = Kernel::load(&Root::live(), Choice::Only(method)).unwrap();
+        let mut kernel = Kernel::load(&Root::live(), Some(method)).unwrap();
         let (mut told, mut freed) = (Vec::new(), false);
         let (counts, ended) = kernel
             .walk(Duration::from_secs(60), |slot| {
@@ -353,7 +342,7 @@ fn without_the_capability_the_reason_is_reported() {
     let Some(_lock) = HostLock::share_as_root() else { return };
     let try_with = |keep, method| {
         with_capabilities(keep, move || {
-            scan(&ScanOptions { method: Choice::Only(method), ..ScanOptions::default() }).map(|s| s.tracked)
+            scan(&ScanOptions { method: Some(method), ..ScanOptions::default() }).map(|s| s.tracked)
         })
     };
     for method in METHODS {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use aya::maps::{Array, MapData, RingBuf};
 
+use super::Method;
 use super::own_fault::FaultingPage;
 use super::slots::{self, BATCH_BYTES, BATCHES, Control, CssPlace, FilesWords, SlotRecord, WalkCounts, WalkWords};
-use super::{Choice, Method};
 use crate::Root;
 use crate::bpf::{Attached, Blind, KernelTypes, Object, Program, Reason, Standing, bpf_object};
 
@@ -78,16 +78,16 @@ impl Which {
 }
 
 impl Kernel {
-    pub fn load(root: &Root, choice: Choice) -> Result<Kernel, Blind> {
+    pub fn load(root: &Root, method: Option<Method>) -> Result<Kernel, Blind> {
         let standing = Standing::check(root)?;
         let types = KernelTypes::of_running_kernel(&[object_of(Method::TestRun), object_of(Method::PageFaults)])
             .map_err(|e| standing.no_btf(&e))?;
         let nodes = possible_nodes(&root.read_line("/sys/devices/system/node/possible").unwrap_or_default());
         let load =
             |method| load_object(&types, nodes, method).map_err(|e| standing.explain(method_failed(method), &*e));
-        match choice {
-            Choice::Only(method) => load(method),
-            Choice::Best => load(Method::TestRun).or_else(|first| {
+        match method {
+            Some(method) => load(method),
+            None => load(Method::TestRun).or_else(|first| {
                 // If one is forbidden, so is the other; keep the first reason.
                 if first.reason == Reason::Forbidden { Err(first) } else { load(Method::PageFaults) }
             }),

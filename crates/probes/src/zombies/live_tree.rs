@@ -22,23 +22,15 @@ pub(super) struct Files {
 }
 
 /// Why something about a cgroup is unknown.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unknown {
-    /// The cgroup was removed while we looked.
+    #[error("it was removed while being read")]
     Gone,
+    #[error("out of time")]
     OutOfTime,
     /// With the file's path relative to the open directory.
+    #[error("{0}")]
     Unreadable(String),
-}
-
-impl fmt::Display for Unknown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Unknown::Gone => f.write_str("it was removed while being read"),
-            Unknown::OutOfTime => f.write_str("out of time"),
-            Unknown::Unreadable(why) => f.write_str(why),
-        }
-    }
 }
 
 impl Files {

@@ -9,7 +9,7 @@ use coroner_evidence::{DeadBelow, Evidence, Time, TriedInVain, ZombieMethod, Zom
 
 use super::count::{self, Count};
 use super::v2_counts::NotTold;
-use super::{Choice, Method, Scan, ScanOptions, scan, v1_sums, v2_counts};
+use super::{Method, Scan, ScanOptions, scan, v1_sums, v2_counts};
 use crate::Root;
 use crate::cgroups::census::Counts;
 use crate::cgroups::directories;
@@ -55,30 +55,24 @@ const SLAB_STAYS_BEFORE: (u32, u32) = (5, 9);
 /// Looks for dead memory cgroups once. `None` only if neither their number nor the total can be read. `evidence` says why, as for
 /// everything else that is missing.
 pub fn look(options: &LookOptions, evidence: &mut Evidence) -> Option<ZombieScan> {
-    let mut instead_of = Vec::new();
-    let choice = match options.bpf {
-        Bpf::Best => Some(Choice::Best),
-        Bpf::Only(method) => Some(Choice::Only(method)),
-        Bpf::No => None,
-    };
-    let (why, how_to_see) = match choice {
-        None => ("BPF is turned off (--no-bpf)".to_owned(), "run without --no-bpf".to_owned()),
-        Some(method) => {
-            let scan_options = ScanOptions {
-                root: options.root.clone(),
-                method,
-                pins: options.pins,
-                time_limit: options.time_limit,
-                ..ScanOptions::default()
-            };
-            match scan(&scan_options) {
-                Ok(scan) => {
-                    let scan = by_name(scan);
-                    note_files_unseen(&scan, options, evidence);
-                    return Some(scan);
-                }
-                Err(blind) => (blind.why, blind.how_to_see),
+    let method = if let Bpf::Only(method) = options.bpf { Some(method) } else { None };
+    let (why, how_to_see) = if options.bpf == Bpf::No {
+        ("BPF is turned off (--no-bpf)".to_owned(), "run without --no-bpf".to_owned())
+    } else {
+        let scan_options = ScanOptions {
+            root: options.root.clone(),
+            method,
+            pins: options.pins,
+            time_limit: options.time_limit,
+            ..ScanOptions::default()
+        };
+        match scan(&scan_options) {
+            Ok(scan) => {
+                let scan = by_name(scan);
+                note_files_unseen(&scan, options, evidence);
+                return Some(scan);
             }
+            Err(blind) => (blind.why, blind.how_to_see),
         }
     };
     evidence.unseen(
@@ -87,12 +81,8 @@ pub fn look(options: &LookOptions, evidence: &mut Evidence) -> Option<ZombieScan
         why.clone(),
         how_to_see.clone(),
     );
-    let method = match options.bpf {
-        Bpf::Only(method) => method.as_str(),
-        _ => "bpf",
-    };
-    instead_of.push(TriedInVain { method: method.to_owned(), why, how_to_see });
-    by_files(options, instead_of, evidence)
+    let method = method.map_or("bpf", Method::as_str).to_owned();
+    by_files(options, vec![TriedInVain { method, why, how_to_see }], evidence)
 }
 
 /// Converts the result of a walk without copying: there may be tens of thousands.

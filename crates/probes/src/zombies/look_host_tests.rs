@@ -6,12 +6,12 @@ use crate::cgroups::directories;
 use crate::cgroups::mounts::Hierarchy;
 use crate::test_tree::{wait_for, with_capabilities};
 use coroner_evidence::{Charged, DeadBelow, Evidence, ZombieMethod, ZombieScan};
-use coroner_lab::{Cgroup, HostLock, TmpfsMount};
+use coroner_lab::{Cgroup, Child, HostLock, TmpfsMount};
 use rustix::thread::CapabilitySet;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// A tmpfs whose pages pin what is created below the parents. Dropped first, so that the dead are freed before their parents.
@@ -118,8 +118,8 @@ fn parents_are_exact_to_the_page_without_bpf() {
     scene.fill(inner.dir(), "inner", 200);
     scene.fill(innermost.dir(), "innermost", 100);
     scene.fill(bystander.dir(), "bystander", 500);
-    let mut own = Command::new("sleep").arg("600").spawn().unwrap();
-    two.add(own.id()).unwrap();
+    let own = Child::spawn("own", Command::new("sleep").arg("600")).unwrap();
+    two.add(own.pid()).unwrap();
 
     let expected =
         [(one.path(), 150), (innermost.path(), 40), (two.path(), 77), (inner.path(), 0), (bystander.path(), 0)];
@@ -146,23 +146,13 @@ fn parents_are_exact_to_the_page_without_bpf() {
         assert!(by_name.files.iter().any(|f| f.path.as_deref().is_some_and(|p| p.starts_with(ours))));
     }
 
-    let _ = own.kill();
-    let _ = own.wait();
+    drop(own);
     let parents = [one.path(), innermost.path(), two.path()];
     drop(scene.tmpfs);
     wait_for("nothing is reported when nothing is held", || {
         let (scan, _) = look_without_bpf();
         parents.iter().all(|parent| pages(&scan, parent) == 0)
     });
-}
-
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]
@@ -178,7 +168,7 @@ fn under_churn_no_live_cgroup_is_counted_as_dead() {
         [ $((i%4)) != 0 ] || echo x > \"$1/$z\"; echo $$ > \"$2/cgroup.procs\"; \
         n=0; until rmdir \"$0/$z\" 2>/dev/null; do n=$((n+1)); [ $n -lt 1000 ] || exit 2; done; \
         [ $((i%80)) != 0 ] || rm -f \"$1\"/churn-*; i=$((i+1)); done";
-    let _churn = Ended(scene.shell(parent.dir(), script).spawn().unwrap());
+    let _churn = Child::spawn("churn", &mut scene.shell(parent.dir(), script)).unwrap();
     let started = Instant::now();
     let (mut looks, mut most) = (0, 0);
     while started.elapsed() < Duration::from_secs(4) || looks < 10 {
@@ -208,17 +198,16 @@ fn v2_counts_the_dead_by_parent() {
     };
     let inner = outer.child("inner").unwrap();
     let home = outer.child("home").unwrap();
-    // Bash opens an unconnected socket in each and keeps it until its input ends.
+    // Bash opens an unconnected socket in each and keeps it.
     let script = "for z in $0/z{1..7} $1/z{1..4}; do mkdir $z && echo $$ > $z/cgroup.procs && exec {fd}<>/dev/udp/127.0.0.1/9 \
-        && echo $$ > $2/cgroup.procs && rmdir $z || exit 1; done; echo made; read end";
+        && echo $$ > $2/cgroup.procs && rmdir $z || exit 1; done; echo made; exec sleep 600";
     let mut bash = Command::new("bash");
     bash.arg("-c").arg(script).args([outer.dir(), inner.dir(), home.dir()]);
-    let Ok(bash) = bash.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
+    let Ok((keeper, mut stdout)) = Child::spawn_with_stdout("keeper", bash.stdout(Stdio::piped())) else {
         return coroner_lab::skip("needs bash");
     };
-    let mut keeper = Ended(bash);
     let mut word = [0; 4];
-    keeper.0.stdout.as_mut().unwrap().read_exact(&mut word).expect("bash makes and leaves the cgroups");
+    stdout.read_exact(&mut word).expect("bash makes and leaves the cgroups");
     let mount_point = v2.mount_point.to_str().unwrap().to_owned();
     let memory = Hierarchy { version: 2, mount_point, root: "/".to_owned(), whole: true };
     let top = directories::open(&v2.mount_point).unwrap();

@@ -69,18 +69,11 @@ impl Blind {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Choice {
-    /// [`Method::TestRun`], or [`Method::PageFaults`] where the kernel does not support it.
-    #[default]
-    Best,
-    Only(Method),
-}
-
 #[derive(Debug, Clone)]
 pub struct ScanOptions {
     pub root: Root,
-    pub method: Choice,
+    /// `None`: [`Method::TestRun`], or [`Method::PageFaults`] where the kernel does not support it.
+    pub method: Option<Method>,
     /// Also find the files that pin them.
     pub pins: bool,
     /// How many folios of each LRU list of each dead memcg are examined for files.
@@ -93,7 +86,7 @@ impl Default for ScanOptions {
     fn default() -> ScanOptions {
         ScanOptions {
             root: Root::live(),
-            method: Choice::Best,
+            method: None,
             pins: true,
             folios_per_list: 4096,
             time_limit: Duration::from_secs(10),
@@ -185,7 +178,7 @@ pub struct Walker {
 }
 
 impl Walker {
-    pub fn open(root: &Root, method: Choice) -> Result<Walker, Blind> {
+    pub fn open(root: &Root, method: Option<Method>) -> Result<Walker, Blind> {
         let watch = Watch::start();
         let kernel = Kernel::load(root, method)?;
         Ok(Walker { kernel, root: root.clone(), load: watch.spent() })

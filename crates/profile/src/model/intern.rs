@@ -7,19 +7,19 @@ use foldhash::quality::RandomState;
 /// Slots of an open-addressing table. 0 is free; otherwise the low half holds the id plus one and the high half a tag of the hash.
 /// The tag also gives the preferred slot, so growing the table need not hash its values again.
 #[derive(Clone, Debug)]
-struct Slots {
+pub(crate) struct Slots {
     slots: Vec<u64>,
     used: usize,
 }
 
 impl Slots {
-    fn new() -> Slots {
+    pub fn new() -> Slots {
         Slots { slots: vec![0; 64], used: 0 }
     }
 
     /// The id whose tag matches `hash` and for which `same` holds.
     #[inline(always)]
-    fn find(&self, hash: u64, mut same: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub fn find(&self, hash: u64, mut same: impl FnMut(u32) -> bool) -> Option<u32> {
         let mask = self.slots.len() - 1;
         let mut at = self.place(tag(hash));
         loop {
@@ -34,7 +34,7 @@ impl Slots {
         }
     }
 
-    fn add(&mut self, hash: u64, id: u32) {
+    pub fn add(&mut self, hash: u64, id: u32) {
         if (self.used + 1) * 2 > self.slots.len() {
             let old = std::mem::take(&mut self.slots);
             // Written, not taken as zero pages from the kernel: they are read first, so each page would be mapped twice,

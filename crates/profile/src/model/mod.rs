@@ -15,6 +15,7 @@ pub use folded::FoldedStacks;
 /// A fast hash with a random seed, so that no file can make a table degenerate.
 pub use foldhash::fast::RandomState as Seeded;
 pub use frames::{FileOffset, Frame, FrameId, FramePlace, Frames};
+pub(crate) use intern::Slots;
 pub use intern::{ByteTable, StrId, Strings, WordTable};
 pub use profile::Profile;
 pub use samples::{Sample, Samples};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-use coroner_evidence::recording::profile::{FrameRow, Names, ProfileReader, SampleRow, StackRow, TaskRow};
+use coroner_evidence::recording::profile::{Names, ProfileReader, SampleRow, StackRow};
 
 use super::PLACES;
 use super::places::Places;
@@ -21,29 +21,6 @@ const MAX_DEPTH: u16 = 4096;
 
 /// Marks an unknown parent.
 const STRAY: u32 = u32::MAX;
-
-/// The source of names: a file, or nothing.
-pub(super) trait Source {
-    fn event(&mut self, number: u32) -> Option<String>;
-    fn path(&mut self, number: u32) -> Option<String>;
-    fn task(&mut self, number: u32) -> Option<TaskRow>;
-    fn frame(&mut self, number: u32) -> Option<FrameRow>;
-}
-
-impl Source for Names<'_> {
-    fn event(&mut self, number: u32) -> Option<String> {
-        Names::event(self, number)
-    }
-    fn path(&mut self, number: u32) -> Option<String> {
-        Names::path(self, number)
-    }
-    fn task(&mut self, number: u32) -> Option<TaskRow> {
-        Names::task(self, number)
-    }
-    fn frame(&mut self, number: u32) -> Option<FrameRow> {
-        Names::frame(self, number)
-    }
-}
 
 /// A stack of the file.
 #[derive(Clone, Copy)]
@@ -145,10 +122,10 @@ impl<'p, 's> Numbers<'p, 's> {
         }
     }
 
-    /// The sample that a row stands for.
+    /// The sample that a row stands for. `source` is the file; without one nothing has a name.
     pub fn sample(
         &mut self,
-        source: &mut dyn Source,
+        source: &mut Option<Names<'_>>,
         names: &mut Dictionary,
         report: &mut ImportReport,
         row: &SampleRow,
@@ -163,8 +140,14 @@ impl<'p, 's> Numbers<'p, 's> {
         }
     }
 
-    fn event(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut ImportReport, n: u32) -> EventId {
-        *self.events.entry(n).or_insert_with(|| match source.event(n) {
+    fn event(
+        &mut self,
+        source: &mut Option<Names<'_>>,
+        names: &mut Dictionary,
+        report: &mut ImportReport,
+        n: u32,
+    ) -> EventId {
+        *self.events.entry(n).or_insert_with(|| match source.as_mut().and_then(|from| from.event(n)) {
             Some(name) => names.intern_event(&name),
             None => {
                 lost(report, "event", n);
@@ -173,8 +156,14 @@ impl<'p, 's> Numbers<'p, 's> {
         })
     }
 
-    fn path(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut ImportReport, n: u32) -> StrId {
-        *self.paths.entry(n).or_insert_with(|| match source.path(n) {
+    fn path(
+        &mut self,
+        source: &mut Option<Names<'_>>,
+        names: &mut Dictionary,
+        report: &mut ImportReport,
+        n: u32,
+    ) -> StrId {
+        *self.paths.entry(n).or_insert_with(|| match source.as_mut().and_then(|from| from.path(n)) {
             Some(path) => names.strings.intern(&path),
             None => {
                 lost(report, "path", n);
@@ -183,11 +172,17 @@ impl<'p, 's> Numbers<'p, 's> {
         })
     }
 
-    fn task(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut ImportReport, n: u32) -> TaskId {
+    fn task(
+        &mut self,
+        source: &mut Option<Names<'_>>,
+        names: &mut Dictionary,
+        report: &mut ImportReport,
+        n: u32,
+    ) -> TaskId {
         if let Some(known) = self.tasks.get(n) {
             return TaskId(known);
         }
-        let task = match source.task(n) {
+        let task = match source.as_mut().and_then(|from| from.task(n)) {
             Some(row) => Task {
                 pid: row.pid,
                 tid: row.tid,
@@ -204,11 +199,17 @@ impl<'p, 's> Numbers<'p, 's> {
         id
     }
 
-    fn frame(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut ImportReport, n: u32) -> FrameId {
+    fn frame(
+        &mut self,
+        source: &mut Option<Names<'_>>,
+        names: &mut Dictionary,
+        report: &mut ImportReport,
+        n: u32,
+    ) -> FrameId {
         if let Some(known) = self.frames.get(n) {
             return FrameId(known);
         }
-        let id = match source.frame(n) {
+        let id = match source.as_mut().and_then(|from| from.frame(n)) {
             Some(row) => {
                 let frame = Frame {
                     symbol: names.strings.intern(&row.symbol),
@@ -231,7 +232,13 @@ impl<'p, 's> Numbers<'p, 's> {
         id
     }
 
-    fn stack(&mut self, source: &mut dyn Source, names: &mut Dictionary, report: &mut ImportReport, n: u32) -> StackId {
+    fn stack(
+        &mut self,
+        source: &mut Option<Names<'_>>,
+        names: &mut Dictionary,
+        report: &mut ImportReport,
+        n: u32,
+    ) -> StackId {
         self.stacks.resize(self.nodes.len(), STRAY);
         let mut new = Vec::new();
         let mut at = n;

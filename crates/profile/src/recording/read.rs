@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::mpsc;
 
 use coroner_evidence::recording::profile::{
-    Chunk, FrameRow, PackedChunk, ProfileReader, SampleRow, TaskRow, unpack_samples, unpack_stacks,
+    Chunk, Names, PackedChunk, ProfileReader, SampleRow, unpack_samples, unpack_stacks,
 };
 use coroner_evidence::recording::segments::{self, Segment};
 
-use super::names::{Numbers, Source};
+use super::names::Numbers;
 use super::places::Places;
 use crate::import::{ImportError, ImportReport, OddityKind, Picked, ReadResult, Take};
 use crate::model::{Clock, Dictionary};
@@ -207,7 +207,7 @@ fn pass(
     let own_range = range.map(|range| shift.to_own(range));
     let mut numbers: Option<Numbers<'_, '_>> = None;
     let mut places = Some(places);
-    let mut looked_up = file.names();
+    let mut looked_up = Some(file.names());
     let mut pass_chunk = |chunk: Chunk, report: &mut ImportReport| {
         report.bytes += chunk.bytes;
         let rows = match chunk.samples {
@@ -270,9 +270,9 @@ fn pass(
 /// How many chunks are unpacked ahead. Each may take 32 MB.
 const AHEAD: usize = 2;
 
-struct Naming<'a, 'p, 's> {
+struct Naming<'a, 'n, 'p, 's> {
     numbers: &'a mut Numbers<'p, 's>,
-    source: &'a mut dyn Source,
+    source: &'a mut Option<Names<'n>>,
     names: &'a mut Dictionary,
     report: &'a mut ImportReport,
 }
@@ -290,7 +290,12 @@ fn put_in_order(rows: &mut [SampleRow]) {
 }
 
 /// Passes rows on with their names.
-fn pass_rows(rows: &[SampleRow], shift: Shift, to: &mut Naming<'_, '_, '_>, take: &mut Take<'_>) -> ControlFlow<()> {
+fn pass_rows(
+    rows: &[SampleRow],
+    shift: Shift,
+    to: &mut Naming<'_, '_, '_, '_>,
+    take: &mut Take<'_>,
+) -> ControlFlow<()> {
     for row in rows {
         let mut sample = to.numbers.sample(to.source, to.names, to.report, row);
         sample.time = sample.time.map(|time| shift.to_wall(time));
@@ -314,29 +319,10 @@ pub fn read_unpacked(stacks: &[u8], samples: &[u8], take: &mut Take<'_>) -> (Dic
     match unpack_samples(samples) {
         Ok(mut rows) => {
             put_in_order(&mut rows);
-            let mut to =
-                Naming { numbers: &mut numbers, source: &mut Nameless, names: &mut names, report: &mut report };
+            let mut to = Naming { numbers: &mut numbers, source: &mut None, names: &mut names, report: &mut report };
             let _ = pass_rows(&rows, Shift(0), &mut to, take);
         }
         Err(why) => report.odd(OddityKind::BadRecord, 0, format!("chunk of samples {why}").as_bytes()),
     }
     (names, report)
-}
-
-/// A source without names.
-struct Nameless;
-
-impl Source for Nameless {
-    fn event(&mut self, _: u32) -> Option<String> {
-        None
-    }
-    fn path(&mut self, _: u32) -> Option<String> {
-        None
-    }
-    fn task(&mut self, _: u32) -> Option<TaskRow> {
-        None
-    }
-    fn frame(&mut self, _: u32) -> Option<FrameRow> {
-        None
-    }
 }

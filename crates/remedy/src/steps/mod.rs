@@ -21,6 +21,7 @@ use crate::tree::{Links, Tree};
 use coroner_diagnosis::agents::Catalogue;
 use coroner_probes::Root;
 use coroner_probes::units::{Manager, ManagerError};
+use coroner_report::named;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -39,65 +40,69 @@ pub use move_thread::MoveThread;
 pub use pause_process::PauseProcess;
 pub use remove_cgroups::RemoveCgroups;
 
-/// What to do, with everything needed to do it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "do", rename_all = "kebab-case")]
-pub enum Action {
-    DisableUnit(DisableUnit),
-    MaskUnit(MaskUnit),
-    IsolateUnit(IsolateUnit),
-    FreeZombies(FreeZombies),
-    DeleteFiles(DeleteFiles),
-    RemoveCgroups(RemoveCgroups),
-    MoveThread(MoveThread),
-    MoveInterrupt(MoveInterrupt),
-    LowerPriority(LowerPriority),
-    PauseProcess(PauseProcess),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StepKind {
-    DisableUnit,
-    MaskUnit,
-    IsolateUnit,
-    FreeZombies,
-    DeleteFiles,
-    RemoveCgroups,
-    MoveThread,
-    MoveInterrupt,
-    LowerPriority,
-    PauseProcess,
-}
-
-impl StepKind {
-    pub const ALL: [StepKind; 10] = [
-        StepKind::DisableUnit,
-        StepKind::MaskUnit,
-        StepKind::IsolateUnit,
-        StepKind::FreeZombies,
-        StepKind::DeleteFiles,
-        StepKind::RemoveCgroups,
-        StepKind::MoveThread,
-        StepKind::MoveInterrupt,
-        StepKind::LowerPriority,
-        StepKind::PauseProcess,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StepKind::DisableUnit => "disable-unit",
-            StepKind::MaskUnit => "mask-unit",
-            StepKind::IsolateUnit => "isolate-unit",
-            StepKind::FreeZombies => "free-zombies",
-            StepKind::DeleteFiles => "delete-files",
-            StepKind::RemoveCgroups => "remove-cgroups",
-            StepKind::MoveThread => "move-thread",
-            StepKind::MoveInterrupt => "move-interrupt",
-            StepKind::LowerPriority => "lower-priority",
-            StepKind::PauseProcess => "pause-process",
+/// `steps!(KIND = NAME, …)`: every kind of step, once. KIND is also the type that does it.
+macro_rules! steps {
+    ($($kind:ident = $name:literal,)*) => {
+        named! {
+            pub enum StepKind {
+                $($kind = $name,)*
+            }
         }
-    }
+
+        /// What to do, with everything needed to do it.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "do", rename_all = "kebab-case")]
+        pub enum Action {
+            $($kind($kind),)*
+        }
+
+        impl Action {
+            pub fn kind(&self) -> StepKind {
+                match self {
+                    $(Action::$kind(_) => StepKind::$kind,)*
+                }
+            }
+
+            /// The previous state, for undo; or why it must not be done. Changes nothing.
+            pub fn prepare(&self, hands: &mut Hands<'_>) -> Result<Value, StepError> {
+                if self.is_about_unit() {
+                    hands.must_be_that_machine()?;
+                }
+                match self {
+                    $(Action::$kind(step) => as_value(&step.prepare(hands)?),)*
+                }
+            }
+
+            pub fn act(&self, before: &Value, hands: &mut Hands<'_>) -> Result<Done, StepError> {
+                match self {
+                    $(Action::$kind(step) => step.act(&of_value(before)?, hands),)*
+                }
+            }
+
+            /// Restores the previous state. Idempotent. With `force`, also what somebody changed since.
+            pub fn undo(&self, before: &Value, hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
+                if self.is_about_unit() {
+                    hands.must_be_that_machine()?;
+                }
+                match self {
+                    $(Action::$kind(step) => step.undo(&of_value(before)?, hands, force),)*
+                }
+            }
+        }
+    };
+}
+
+steps! {
+    DisableUnit = "disable-unit",
+    MaskUnit = "mask-unit",
+    IsolateUnit = "isolate-unit",
+    FreeZombies = "free-zombies",
+    DeleteFiles = "delete-files",
+    RemoveCgroups = "remove-cgroups",
+    MoveThread = "move-thread",
+    MoveInterrupt = "move-interrupt",
+    LowerPriority = "lower-priority",
+    PauseProcess = "pause-process",
 }
 
 /// Why a step was not done, or not completely.
@@ -308,59 +313,7 @@ fn address_within(address: &str, root: Option<&Path>) -> Result<(String, Option<
     Ok((format!("unix:path=/proc/self/fd/{}", socket.as_raw_fd()), Some(socket)))
 }
 
-macro_rules! dispatch {
-    ($action:expr, $step:ident => $do:expr) => {
-        match $action {
-            Action::DisableUnit($step) => $do,
-            Action::MaskUnit($step) => $do,
-            Action::IsolateUnit($step) => $do,
-            Action::FreeZombies($step) => $do,
-            Action::DeleteFiles($step) => $do,
-            Action::RemoveCgroups($step) => $do,
-            Action::MoveThread($step) => $do,
-            Action::MoveInterrupt($step) => $do,
-            Action::LowerPriority($step) => $do,
-            Action::PauseProcess($step) => $do,
-        }
-    };
-}
-
 impl Action {
-    pub fn kind(&self) -> StepKind {
-        match self {
-            Action::DisableUnit(_) => StepKind::DisableUnit,
-            Action::MaskUnit(_) => StepKind::MaskUnit,
-            Action::IsolateUnit(_) => StepKind::IsolateUnit,
-            Action::FreeZombies(_) => StepKind::FreeZombies,
-            Action::DeleteFiles(_) => StepKind::DeleteFiles,
-            Action::RemoveCgroups(_) => StepKind::RemoveCgroups,
-            Action::MoveThread(_) => StepKind::MoveThread,
-            Action::MoveInterrupt(_) => StepKind::MoveInterrupt,
-            Action::LowerPriority(_) => StepKind::LowerPriority,
-            Action::PauseProcess(_) => StepKind::PauseProcess,
-        }
-    }
-
-    /// The previous state, for undo; or why it must not be done. Changes nothing.
-    pub fn prepare(&self, hands: &mut Hands<'_>) -> Result<Value, StepError> {
-        if self.is_about_unit() {
-            hands.must_be_that_machine()?;
-        }
-        dispatch!(self, step => as_value(&step.prepare(hands)?))
-    }
-
-    pub fn act(&self, before: &Value, hands: &mut Hands<'_>) -> Result<Done, StepError> {
-        dispatch!(self, step => step.act(&of_value(before)?, hands))
-    }
-
-    /// Restores the previous state. Idempotent. With `force`, also what somebody changed since.
-    pub fn undo(&self, before: &Value, hands: &mut Hands<'_>, force: bool) -> Result<Undone, StepError> {
-        if self.is_about_unit() {
-            hands.must_be_that_machine()?;
-        }
-        dispatch!(self, step => step.undo(&of_value(before)?, hands, force))
-    }
-
     /// Done through systemd.
     pub fn is_about_unit(&self) -> bool {
         matches!(self, Action::DisableUnit(_) | Action::MaskUnit(_) | Action::IsolateUnit(_))

@@ -1,15 +1,11 @@
 use super::*;
 use crate::cores::scene::{Actor, Doing, Load, Scene, nic};
-use crate::rules::test_evidence::fact;
+use crate::rules::test_evidence::{self, fact};
 use coroner_evidence::Evidence;
 use coroner_evidence::{RayProcess, Source};
 
 fn findings(evidence: &Evidence) -> Vec<Finding> {
-    match examine(&Case::of(evidence)) {
-        Answer::Findings(findings) => findings,
-        Answer::Fine(_) | Answer::NotAsked => Vec::new(),
-        Answer::CannotTell { because, .. } => panic!("cannot tell: {because}"),
-    }
+    test_evidence::if_any(examine(&Case::of(evidence)))
 }
 
 /// The incident: one of 96 cores in the kernel for six seconds.
@@ -17,13 +13,7 @@ fn incident() -> Scene {
     Scene::new(96, 10.0)
         .all_cores(Load::User, 0.02)
         .load(39, 2.0, 8.6, Load::System, 0.98)
-        .with(
-            Actor::new(4711, "kubelet", 39)
-                .in_kernel()
-                .until(2.0, Doing::Sleep)
-                .until(8.6, Doing::Run)
-                .until(99.0, Doing::Sleep),
-        )
+        .with(Actor::new(4711, "kubelet", 39).in_kernel().between(2.0, 8.6, Doing::Run))
         .with(
             Actor::kernel(222, "ksoftirqd/39", 39)
                 .until(2.1, Doing::Sleep)
@@ -79,14 +69,11 @@ fn real_time_spinner(throttled: bool) -> Scene {
         .load(1, 1.0, 4.0, Load::User, busy)
         .load(1, 1.0, 4.0, Load::System, if throttled { 0.01 } else { 0.0 })
         .load(0, 0.0, 5.0, Load::User, 0.1)
-        .with(
-            Actor::new(4711, "spin", 1)
-                .fifo(50)
-                .pinned()
-                .until(1.0, Doing::Sleep)
-                .until(4.0, Doing::Turns { run: busy, wait: 1.0 - busy, slices: 1.0 })
-                .until(99.0, Doing::Sleep),
-        )
+        .with(Actor::new(4711, "spin", 1).fifo(50).pinned().between(
+            1.0,
+            4.0,
+            Doing::Turns { run: busy, wait: 1.0 - busy, slices: 1.0 },
+        ))
         .with(
             Actor::kernel(31, "kworker/1:1", 1)
                 .until(1.0, Doing::Sleep)
@@ -153,13 +140,9 @@ fn a_real_time_spinner_is_found_on_a_full_node_too() {
 #[test]
 fn a_thread_stuck_in_the_kernel_is_found_on_a_full_node_too() {
     let waits = |wait: Doing| {
-        let mut scene = Scene::new(4, 5.0).load(1, 1.0, 4.0, Load::System, 1.0).with(
-            Actor::new(4711, "kubelet", 1)
-                .in_kernel()
-                .until(1.0, Doing::Sleep)
-                .until(4.0, Doing::Run)
-                .until(99.0, Doing::Sleep),
-        );
+        let mut scene = Scene::new(4, 5.0)
+            .load(1, 1.0, 4.0, Load::System, 1.0)
+            .with(Actor::new(4711, "kubelet", 1).in_kernel().between(1.0, 4.0, Doing::Run));
         for core in [0, 2, 3] {
             scene = scene.load(core, 0.0, 5.0, Load::User, 1.0);
         }

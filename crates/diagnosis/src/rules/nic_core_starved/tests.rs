@@ -1,13 +1,10 @@
 use super::*;
 use crate::cores::scene::{Actor, Doing, Load, Scene, time};
+use crate::rules::test_evidence;
 use coroner_evidence::CoreSet;
 
 fn findings(evidence: &Evidence) -> Vec<Finding> {
-    match examine(&Case::of(evidence)) {
-        Answer::Findings(findings) => findings,
-        Answer::Fine(_) | Answer::NotAsked => Vec::new(),
-        Answer::CannotTell { because, .. } => panic!("cannot tell: {because}"),
-    }
+    test_evidence::if_any(examine(&Case::of(evidence)))
 }
 
 fn spinner() -> Actor {
@@ -58,12 +55,11 @@ fn each_owner_in_turn_is_a_finding() {
         let actor = Actor::new(tid, comm, 1).fifo(50).pinned().until(from, Doing::Sleep);
         actor.until(to, Doing::Run).until(99.0, Doing::Sleep)
     };
-    let napi = Actor::kernel(300, "napi/vb-8195", 1)
-        .until(2.5, Doing::Sleep)
-        .until(12.0, Doing::Wait)
-        .until(20.5, Doing::Sleep)
-        .until(26.0, Doing::Wait)
-        .until(99.0, Doing::Sleep);
+    let napi = Actor::kernel(300, "napi/vb-8195", 1).until(2.5, Doing::Sleep).until(12.0, Doing::Wait).between(
+        20.5,
+        26.0,
+        Doing::Wait,
+    );
     let evidence = Scene::new(2, 40.0)
         .load(1, 2.0, 12.0, Load::User, 1.0)
         .load(1, 20.0, 26.0, Load::User, 1.0)
@@ -166,13 +162,7 @@ fn waits_count_from_a_tenth_of_a_second_and_turns_do_not() {
 fn stuck(net_rx: impl Fn(f64) -> u64) -> Evidence {
     let mut evidence = Scene::new(4, 5.0)
         .load(1, 1.0, 4.0, Load::System, 1.0)
-        .with(
-            Actor::new(50, "kubelet", 1)
-                .in_kernel()
-                .until(1.0, Doing::Sleep)
-                .until(4.0, Doing::Run)
-                .until(99.0, Doing::Sleep),
-        )
+        .with(Actor::new(50, "kubelet", 1).in_kernel().between(1.0, 4.0, Doing::Run))
         .nic("eth0", 1)
         .evidence();
     for look in 0..=10 {

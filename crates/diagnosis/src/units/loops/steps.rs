@@ -2,6 +2,7 @@
 
 use super::{SLOW_LOOP_PERIOD, has_failed, is_job};
 use coroner_evidence::{Clocks, Evidence, Unit};
+use coroner_report::named;
 use std::time::Duration;
 
 /// Restarts between two moments, in nanoseconds of [`Clock`].
@@ -204,20 +205,11 @@ pub struct Halves {
     pub each: Duration,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trend {
-    Worse,
-    Steady,
-    Better,
-}
-
-impl Trend {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Trend::Worse => "worse",
-            Trend::Steady => "steady",
-            Trend::Better => "better",
-        }
+named! {
+    pub enum Trend {
+        Worse = "worse",
+        Steady = "steady",
+        Better = "better",
     }
 }
 

@@ -24,13 +24,11 @@ pub fn quiet() -> Scene {
 
 /// kubelet occupies core 3 for 6.6 s, in the kernel.
 pub fn with_full_core(scene: Scene) -> Scene {
-    scene.load(CORE, 2.0, 8.6, Load::System, 0.95).with(
-        Actor::new(KUBELET, "kubelet", CORE)
-            .in_kernel()
-            .until(2.0, Doing::Sleep)
-            .until(8.6, Doing::Run)
-            .until(99.0, Doing::Sleep),
-    )
+    scene.load(CORE, 2.0, 8.6, Load::System, 0.95).with(Actor::new(KUBELET, "kubelet", CORE).in_kernel().between(
+        2.0,
+        8.6,
+        Doing::Run,
+    ))
 }
 
 /// Samples of a thread in the kernel on a core, from second `from` to `to`.

@@ -9,14 +9,7 @@ use coroner_evidence::{CoreTimes, WorkKind};
 fn with_real_time(scene: Scene, core: u32, tid: u32) -> Scene {
     scene
         .load(core, 1.0, 4.0, Load::User, 0.95)
-        .with(
-            Actor::new(tid, "spin", core)
-                .fifo(50)
-                .pinned()
-                .until(1.0, Doing::Sleep)
-                .until(4.0, Doing::Run)
-                .until(99.0, Doing::Sleep),
-        )
+        .with(Actor::new(tid, "spin", core).fifo(50).pinned().between(1.0, 4.0, Doing::Run))
         .with(
             Actor::kernel(tid + 1, &format!("kworker/{core}:1"), core)
                 .until(1.0, Doing::Sleep)
@@ -41,14 +34,7 @@ fn a_real_time_thread_is_the_root_and_the_full_core_its_effect() {
 fn a_real_time_thread_on_the_core_of_a_queue_explains_the_reset() {
     let scene = quiet()
         .load(CORE, 2.0, 8.6, Load::User, 0.95)
-        .with(
-            Actor::new(900, "spin", CORE)
-                .fifo(99)
-                .pinned()
-                .until(2.0, Doing::Sleep)
-                .until(8.6, Doing::Run)
-                .until(99.0, Doing::Sleep),
-        )
+        .with(Actor::new(900, "spin", CORE).fifo(99).pinned().between(2.0, 8.6, Doing::Run))
         .with(starving(CORE));
     let mut evidence = scene.evidence();
     nic(&mut evidence, CORE);

@@ -8,7 +8,7 @@ use std::hash::BuildHasher;
 
 use super::bytes::{equal, hex_and_spaces};
 use super::frame::Split;
-use crate::model::Seeded;
+use crate::model::{Seeded, Slots};
 
 /// A frame line after its address.
 #[derive(Clone, Copy)]
@@ -63,7 +63,7 @@ struct Tail {
 
 pub(super) struct Memo {
     seed: foldhash::quality::RandomState,
-    slots: Vec<u64>,
+    slots: Slots,
     known: Vec<KnownLine>,
     /// The heads of all known lines, concatenated, and where each ends.
     heads: Vec<u8>,
@@ -95,7 +95,7 @@ impl Memo {
         };
         let mut memo = Memo {
             seed: Default::default(),
-            slots: vec![0; 1 << 12],
+            slots: Slots::new(),
             known: vec![start],
             heads: Vec::new(),
             head_ends: vec![0],
@@ -187,23 +187,11 @@ impl Memo {
     /// Looks up `line`, which ends with its newline.
     pub fn find(&self, line: &[u8], split: Split, high: bool) -> Option<u32> {
         let (head, tail) = (&line[..split.head], *self.tail_ids.get(&line[split.tail..])?);
-        let hash = self.hash(head, tail, high);
-        let mask = self.slots.len() - 1;
-        let mut at = hash as usize & mask;
-        loop {
-            let slot = self.slots[at];
-            if slot == 0 {
-                return None;
-            }
-            if (slot >> 32) as u32 == (hash >> 32) as u32 {
-                let known = &self.known[slot as u32 as usize];
-                let same_shape = known.high == high && known.has_offset() == (split.head < split.tail);
-                if same_shape && known.tail == tail && self.head(slot as u32) == head {
-                    return Some(slot as u32);
-                }
-            }
-            at = (at + 1) & mask;
-        }
+        self.slots.find(self.hash(head, tail, high), |id| {
+            let known = &self.known[id as usize];
+            let same_shape = known.high == high && known.has_offset() == (split.head < split.tail);
+            same_shape && known.tail == tail && self.head(id) == head
+        })
     }
 
     /// Adds a line that [`Memo::find`] did not find. `None` if the ids are used up.
@@ -224,21 +212,8 @@ impl Memo {
             next: START,
             high,
         });
-        if self.known.len() * 2 > self.slots.len() {
-            self.grow();
-        } else {
-            let hash = self.hash(head, tail, high);
-            put(&mut self.slots, hash, id);
-        }
+        self.slots.add(self.hash(head, tail, high), id);
         Some(id)
-    }
-
-    fn grow(&mut self) {
-        let mut slots = vec![0; self.slots.len() * 2];
-        for (id, known) in self.known.iter().enumerate().skip(1) {
-            put(&mut slots, self.hash(self.head(id as u32), known.tail, known.high), id as u32);
-        }
-        self.slots = slots;
     }
 }
 
@@ -260,13 +235,4 @@ pub(super) fn block(text: &[u8]) -> [u8; BLOCK] {
 pub(super) fn starts_alike(text: &[u8], block: &[u8; BLOCK], length: usize) -> bool {
     let wanted = ((1u64 << length.min(BLOCK)) - 1) as u32;
     text.first_chunk().is_some_and(|text| !equal(text, block) & wanted == 0)
-}
-
-fn put(slots: &mut [u64], hash: u64, id: u32) {
-    let mask = slots.len() - 1;
-    let mut at = hash as usize & mask;
-    while slots[at] != 0 {
-        at = (at + 1) & mask;
-    }
-    slots[at] = u64::from((hash >> 32) as u32) << 32 | u64::from(id);
 }

@@ -1,28 +1,35 @@
-//! Evidence of every kind, with every value that its types allow: serde asks for the values of a type, and random bytes answer.
+//! Any value that a type allows, for tests: serde asks for the values of a type, and random bytes answer.
 
-use coroner_evidence::{About, CoreSet, Evidence};
-use proptest::collection::vec;
-use proptest::prelude::*;
-use serde::Deserialize;
+use crate::{About, CoreSet, Evidence};
 use serde::de::value::{Error, StrDeserializer, U32Deserializer};
 use serde::de::{
-    DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, VariantAccess, Visitor,
+    DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, VariantAccess,
+    Visitor,
 };
 
-pub fn evidence() -> impl Strategy<Value = Evidence> {
-    vec(any::<u8>(), 0..8000).prop_map(|bytes| {
-        let mut answers = Answers { bytes: bytes.into_iter(), field: "" };
-        let mut evidence = Evidence::deserialize(&mut answers).expect("an answer to every question");
-        for scan in &mut evidence.zombie_scans {
-            let (zombies, files) = (scan.zombies.len() as u32, scan.files.len() as u32);
-            scan.holds.retain(|_| zombies > 0 && files > 0);
-            for hold in &mut scan.holds {
-                (hold.zombie, hold.file) = (hold.zombie % zombies, hold.file % files);
-            }
-            scan.holds.sort_by_key(|hold| hold.zombie);
+/// A usual text of a field, chosen by a random number, so that what refers to each other often meets. `None`: any text.
+pub type Words = fn(field: &str, pick: usize) -> Option<String>;
+
+/// Most of the time near this, in nanoseconds: then things happen together.
+const NOW_NS: u64 = 200_000_000_000_000;
+
+pub fn any<T: DeserializeOwned>(bytes: Vec<u8>, words: Words) -> T {
+    let mut answers = Answers { bytes: bytes.into_iter(), field: "", is_time: false, words };
+    T::deserialize(&mut answers).expect("an answer to every question")
+}
+
+/// Evidence of every kind, with every value that its types allow.
+pub fn any_evidence(bytes: Vec<u8>, words: Words) -> Evidence {
+    let mut evidence: Evidence = any(bytes, words);
+    for scan in &mut evidence.zombie_scans {
+        let (zombies, files) = (scan.zombies.len() as u32, scan.files.len() as u32);
+        scan.holds.retain(|_| zombies > 0 && files > 0);
+        for hold in &mut scan.holds {
+            (hold.zombie, hold.file) = (hold.zombie % zombies, hold.file % files);
         }
-        evidence
-    })
+        scan.holds.sort_by_key(|hold| hold.zombie);
+    }
+    evidence
 }
 
 /// Zeros once the bytes are used up, so that every list ends.
@@ -30,6 +37,9 @@ struct Answers {
     bytes: std::vec::IntoIter<u8>,
     /// The field that is asked for.
     field: &'static str,
+    /// A [`Time`](crate::Time) is asked for.
+    is_time: bool,
+    words: Words,
 }
 
 impl Answers {
@@ -44,12 +54,20 @@ impl Answers {
     fn number(&mut self) -> u64 {
         let any = |answers: &mut Answers| u64::from_le_bytes(std::array::from_fn(|_| answers.byte()));
         match self.byte() % 8 {
-            0 => u64::MAX,
-            1 => i64::MAX as u64 + 1,
-            2 => any(self),
-            3 => any(self) % 1000,
-            4 => any(self) % 60 * 1_000_000_000,
+            0 => [u64::MAX, i64::MAX as u64 + 1][self.below(2)],
+            1 => any(self),
+            2 => any(self) % 1000,
+            3 => any(self) % 60 * 1_000_000_000,
+            4 => any(self) % 10_000_000_000,
             _ => u64::from(self.byte() % 3),
+        }
+    }
+
+    fn time(&mut self) -> u64 {
+        match self.byte() % 4 {
+            0 => self.number(),
+            1 => self.number() % NOW_NS,
+            _ => NOW_NS - self.number() % 5_000 * 1_000_000,
         }
     }
 
@@ -58,16 +76,16 @@ impl Answers {
     }
 
     fn text(&mut self) -> String {
+        let pick = usize::from(u16::from_le_bytes([self.byte(), self.byte()]));
         match self.field {
-            // Few words, so that repeats are frequent.
-            "probe" | "what" | "why" | "subject" => ["a", "b"][self.below(2)].to_owned(),
-            "about" => About::ALL[self.below(About::ALL.len())].as_str().to_owned(),
+            "about" => About::ALL[pick % About::ALL.len()].as_str().to_owned(),
             "affinity" | "cores" | "irq_cores" | "napi_cores" | "steering" => {
                 CoreSet::new((0..self.below(5)).map(|_| u32::from(self.number() as u16))).to_string()
             }
-            _ => match self.below(8) {
-                0 => "a\0b\n'\"".to_owned(),
-                length => (1..length).map(|_| if self.below(2) == 0 { 'a' } else { self.char() }).collect(),
+            field => match (self.below(8), (self.words)(field, pick)) {
+                (0, _) => "a\0b\n'\"".to_owned(),
+                (2.., Some(word)) => word,
+                (length, _) => (1..length).map(|_| if self.below(2) == 0 { 'a' } else { self.char() }).collect(),
             },
         }
     }
@@ -87,9 +105,12 @@ impl<'de> Deserializer<'de> for &mut Answers {
     numbers! {
         deserialize_u8 visit_u8 u8,
         deserialize_u32 visit_u32 u32,
-        deserialize_u64 visit_u64 u64,
         deserialize_i8 visit_i8 i8,
         deserialize_i32 visit_i32 i32,
+    }
+
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_u64(if std::mem::take(&mut self.is_time) { self.time() } else { self.number() })
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -109,16 +130,16 @@ impl<'de> Deserializer<'de> for &mut Answers {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        // Recordings are made of running nodes.
-        if self.field == "image" || self.below(2) == 0 { visitor.visit_none() } else { visitor.visit_some(self) }
+        if self.below(2) == 0 { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, Error> {
+        self.is_time = name == "Time";
         visitor.visit_newtype_struct(self)
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let left = self.below(5);
+        let left = self.below(8);
         visitor.visit_seq(Items { answers: self, left })
     }
 
