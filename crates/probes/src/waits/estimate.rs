@@ -637,7 +637,8 @@ mod tests {
             if second == 1 {
                 let kid = ledger.parties.iter().find(|party| party.comm == "kid").expect("the short-lived");
                 assert_eq!((kid.pid, kid.parent_pid, kid.parent_comm.as_deref()), (None, Some(9), Some("p9")));
-                let to_kids = ledger.charges.iter().filter(|charge| charge.to == Runner::Party(kid.id));
+                let of_7 = ledger.charges.iter().filter(|charge| charge.tid == Some(7));
+                let to_kids = of_7.filter(|charge| charge.to == Runner::Party(kid.id));
                 assert_eq!(to_kids.map(|charge| charge.ns / MS).sum::<u64>(), 600);
             }
         }

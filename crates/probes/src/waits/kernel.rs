@@ -217,6 +217,11 @@ impl Programs {
         (0..self.cores.len()).map(|number| Ok(tables::parse_core(&self.cores.get(&number, 0)?))).collect()
     }
 
+    /// When the thread that runs on a core came, as far as was seen.
+    pub fn last_switch(&self, core: u32) -> Option<u64> {
+        self.cores.get(&core, 0).ok().map(|core| tables::parse_core(&core).switched)
+    }
+
     fn read_slots(&mut self) -> Result<Vec<Slot>, MapError> {
         let mut slots = Vec::new();
         // Slots come in the order of their indices: one block of the other table at a time is enough.

@@ -49,8 +49,8 @@ const LONG_CHARGE_NS: u64 = 10_000_000;
 /// A slice is at least this part of an interval.
 const LEAST_SLICE: u32 = 50;
 
-/// An interval with a slice lasts no longer than this.
-const LONGEST: Duration = Duration::from_secs(60);
+/// An interval with a slice lasts no longer than this many others.
+const LONGEST: u32 = 4;
 
 /// Looks come once a turn of the watch: a slice ends with the look that is nearest to its end.
 const HALF_A_TURN: Duration = Duration::from_millis(100);
@@ -255,7 +255,9 @@ impl WaitReader {
             }
         };
         let switches = programs.switches(&snapshot.cores);
-        let untouched = threads::untouched(&self.root, &mut self.candidates, &mut snapshot, &mut self.places);
+        let last_switch = |core| programs.last_switch(core);
+        let untouched =
+            threads::untouched(&self.root, &mut self.candidates, &mut snapshot, &mut self.places, last_switch);
         let closed = self.books.close(&snapshot, &untouched, pause);
         self.set_slice(&snapshot, switches);
         if pause {
@@ -281,7 +283,8 @@ impl WaitReader {
             return;
         }
         let allowed = self.pace.most_switches.max(1) as f64;
-        self.lasts = Duration::from_secs_f64(seen as f64 / allowed).clamp(self.pace.interval, LONGEST);
+        self.lasts =
+            Duration::from_secs_f64(seen as f64 / allowed).clamp(self.pace.interval, self.pace.interval * LONGEST);
         let part = allowed / (seen as f64 / watched).max(1.0);
         self.slice = (part < 1.0).then(|| self.pace.interval.mul_f64(part.max(1.0 / f64::from(LEAST_SLICE))));
     }

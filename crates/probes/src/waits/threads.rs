@@ -90,6 +90,7 @@ pub(super) fn untouched(
     candidates: &mut Vec<Candidate>,
     snapshot: &mut Snapshot,
     places: &mut Places,
+    last_switch: impl Fn(u32) -> Option<u64>,
 ) -> Vec<Untouched> {
     let seen: HashSet<u32> =
         snapshot.slots.iter().filter(|slot| slot.epoch == snapshot.epoch).map(|slot| slot.tid).collect();
@@ -98,7 +99,7 @@ pub(super) fn untouched(
         core.start = 0;
         core.past = Default::default();
     }
-    forget_stale(root, snapshot);
+    forget_stale(root, snapshot, last_switch);
     let watched = snapshot.to.since(snapshot.from).as_nanos() as u64;
     let mut untouched = Vec::new();
     candidates.retain_mut(|candidate| {
@@ -126,8 +127,8 @@ pub(super) fn untouched(
 }
 
 /// A switch may go unseen: then the kernel's table says that a thread runs which sleeps, and that the one that runs waits. So we
-/// ask /proc about those that have their core for long.
-fn forget_stale(root: &Root, snapshot: &mut Snapshot) {
+/// ask /proc about those that have their core for long. `last_switch` of a core, as the table has it by now: the thread may have left since.
+fn forget_stale(root: &Root, snapshot: &mut Snapshot, last_switch: impl Fn(u32) -> Option<u64>) {
     let (to, epoch) = (snapshot.to.0, u32::from(snapshot.epoch));
     for number in 0..snapshot.cores.len() {
         let core = &snapshot.cores[number];
@@ -137,7 +138,8 @@ fn forget_stale(root: &Root, snapshot: &mut Snapshot) {
         }
         // A thread's own directory is not listed in /proc, but it is there.
         let text = root.read(&format!("/proc/{}/stat", core.tid)).unwrap_or_default();
-        if parse_stat(text.as_bytes()).is_ok_and(|stat| stat.state == b'R') {
+        let runs = parse_stat(text.as_bytes()).is_ok_and(|stat| stat.state == b'R');
+        if runs || last_switch(number as u32) != Some(core.switched) {
             continue;
         }
         let from = core.switched;

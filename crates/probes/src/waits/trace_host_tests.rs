@@ -156,16 +156,3 @@ fn a_light_cgroup_beside_a_heavy_one() {
     compare("weights", &[&victim, &hogs[0], &hogs[1]]);
     drop(victim);
 }
-
-#[test]
-fn a_quota() {
-    let Some(_lock) = HostLock::take_as_root() else { return };
-    let group = Cgroup::with_controller("cpu", "coroner-trace-quota").unwrap();
-    if group.write("cpu.cfs_quota_us", "20000").is_err() {
-        group.write("cpu.max", "20000 100000").unwrap();
-    }
-    let victim = spinner();
-    group.add(victim.pid()).unwrap();
-    compare("quota", &[&victim]);
-    drop(victim);
-}
