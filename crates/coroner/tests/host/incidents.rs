@@ -37,6 +37,28 @@ fn seconds_between(earlier: &Value, later: &Value) -> f64 {
     time(later).duration_since(time(earlier)).as_secs_f64()
 }
 
+/// No core is stuck, no real-time thread runs and each wait is short: the ledger tells that a service starves, and the verdict who forks.
+#[test]
+fn a_service_that_a_fork_storm_starves_is_an_incident() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = recorder(dir.path(), "", &[]);
+    let scenario = start_scenario("fork-storm", &[]);
+    let comm = fact(&scenario, "comm").to_owned();
+    let is_it = |i: &Value| i["code"] == "fork-storm" && i["by"] == *comm;
+    await_incident(&recorder, "the storm begins an incident", is_it);
+    scenario.stop().unwrap();
+    let done = await_incident(&recorder, "it is complete, and over", |i| {
+        is_it(i) && i["state"] == "complete" && i["over"].is_string()
+    });
+    let (number, from) = (done["number"].to_string(), recorder.dir.to_str().unwrap());
+    let report = json_of(&coroner(&["incidents", "show", &number, "--dir", from, "--json"]));
+    let first = &report["diagnosis"]["verdicts"][0]["root_cause"];
+    assert_eq!(first["code"], "fork-storm", "{report:#}");
+    assert!(first["subject"]["name"].as_str().unwrap().starts_with(&comm), "{first:#}");
+    assert_eq!(recorder.stop(), Some(0));
+}
+
 #[test]
 fn a_real_time_spinner_is_frozen_named_and_diagnosed_elsewhere() {
     let Some(_host) = HostLock::take_as_root() else { return };

@@ -1,8 +1,7 @@
 //! Somebody who lost most of the CPU time it asked for, by the wait ledger.
 //!
 //! Each interval of the ledger is judged by itself, with the thresholds of a diagnosis and two more. Taking turns on full cores is no
-//! incident, however little everybody gets: that is a busy node. One culprit may starve others and others over time: that is one incident.
-//! Of several that begin within an interval, the worst begins an incident: its file has them all.
+//! incident, however little everybody gets: that is a busy node. One culprit may starve these and then those: that is one incident.
 
 use super::super::trigger::{Over, Trigger};
 use super::cores::CoreTriggers;
@@ -33,8 +32,6 @@ pub struct LossTrigger {
 /// Reported, and not over.
 struct GoesOn {
     trigger: Trigger,
-    /// It began an incident.
-    is_told: bool,
     lasted: Duration,
     until: Time,
 }
@@ -96,18 +93,17 @@ impl LossTrigger {
             if goes_on {
                 known.lasted += length;
                 known.until = ledger.to;
-            } else if known.is_told {
+            } else {
                 let Trigger { code, subject, by, .. } = known.trigger.clone();
                 over.push(Over { code, subject, by, lasted: known.lasted, until: known.until });
             }
             goes_on
         });
-        for (place, trigger) in lost.into_iter().enumerate() {
-            let is_told = place == 0;
-            if is_told {
+        for trigger in lost {
+            if !self.going_on.iter().any(|known| are_one(&known.trigger, &trigger)) {
                 found.push(trigger.clone());
+                self.going_on.push(GoesOn { trigger, lasted: length, until: ledger.to });
             }
-            self.going_on.push(GoesOn { trigger, is_told, lasted: length, until: ledger.to });
         }
     }
 }
