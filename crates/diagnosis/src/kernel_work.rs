@@ -98,16 +98,21 @@ impl<'e> Work<'e> {
         (!work.over().is_zero()).then_some(work)
     }
 
+    /// The stretches that were sampled. If samples were lost, one without any was not: the buffers were full, and nobody could read them.
+    fn sampled(&self) -> impl Iterator<Item = &'e KernelWork> {
+        let lost = self.lost() > 0;
+        self.stretches.iter().filter(move |stretch| stretch.rate_hz > 0 && !(lost && stretch.rows.is_empty()))
+    }
+
     /// How long it was sampled.
     pub fn over(&self) -> Duration {
-        let sampled = self.stretches.iter().filter(|stretch| stretch.rate_hz > 0);
-        sampled.fold(Duration::ZERO, |sum, stretch| sum.saturating_add(stretch.to.since(stretch.from)))
+        self.sampled().fold(Duration::ZERO, |sum, stretch| sum.saturating_add(stretch.to.since(stretch.from)))
     }
 
     /// How long it was sampled in the stretches whose middle lies within the window.
     pub fn over_within(&self, window: Window) -> Duration {
         let middle = |stretch: &KernelWork| Time(stretch.from.0 / 2 + stretch.to.0 / 2);
-        let inside = self.stretches.iter().filter(|stretch| stretch.rate_hz > 0 && window.contains(middle(stretch)));
+        let inside = self.sampled().filter(|stretch| window.contains(middle(stretch)));
         inside.fold(Duration::ZERO, |sum, stretch| sum.saturating_add(stretch.to.since(stretch.from)))
     }
 

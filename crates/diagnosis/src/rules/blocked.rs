@@ -23,7 +23,9 @@ pub fn examine(case: &Case<'_>) -> Answer {
     if ledgers.is_empty() {
         return no_ledger(case);
     }
-    let all = blocked(ledgers);
+    let mut all = blocked(ledgers);
+    // What holds up coroner itself is no harm to the node.
+    all.retain(|one| !one.party.pid.is_some_and(|pid| case.is_observer(pid)));
     let mut by_need: BTreeMap<(Needs, Option<&str>), Vec<&Blocked<'_>>> = BTreeMap::new();
     for one in
         all.iter().filter(|one| one.sleeps.longest_ns >= LONG_NS && one.needs != Needs::OnPurpose && !one.party.kernel)
@@ -139,7 +141,7 @@ mod tests {
     use super::*;
     use crate::rules::test_evidence::{cannot_tell, fact, fine, one};
     use crate::waits::test_ledger::Book;
-    use coroner_evidence::Evidence;
+    use coroner_evidence::{Evidence, Observer};
 
     fn writer(ms: u64, stack: &[&str], goes_on: bool) -> Evidence {
         let mut book = Book::new(2, 5);
@@ -163,6 +165,14 @@ mod tests {
         // Nearly always blocked, but never for long: a healthy job that reads a lot.
         let why = fine(examine(&Case::of(&writer(950, &["io_schedule"], false))));
         assert_eq!(why, "the longest uninterruptible sleep was 950 ms (writer[100]); a second would be long");
+    }
+
+    #[test]
+    fn coroner_itself_is_no_victim() {
+        let mut evidence = writer(1000, &["__wait_rcu_gp"], true);
+        one(examine(&Case::of(&evidence)));
+        evidence.observers = vec![Observer { pid: 100, ..Observer::default() }];
+        fine(examine(&Case::of(&evidence)));
     }
 
     #[test]

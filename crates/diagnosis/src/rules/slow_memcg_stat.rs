@@ -79,6 +79,10 @@ pub fn examine(case: &Case<'_>) -> Answer {
                 how_to_see: "run again".to_owned(),
             };
         }
+        // The fast file says nothing about one that was too slow to be read.
+        if let Some(unseen) = evidence.why_unseen_about(probe::CGROUPS, &[About::DangerousStatsRead]) {
+            return not_seen(Some(unseen), "", "");
+        }
         return Answer::Fine(format!("reading {} took {}{}", worst.path, took(worst), cpu_words(worst)));
     };
     let very = speed(read) == Speed::VerySlow;
@@ -147,6 +151,19 @@ mod tests {
         let f = one(examine(&Case::of(&with(read(4_900, Some(4_800))))));
         assert_eq!(f.severity, Severity::Critical);
         assert_eq!(fact(&f, FactKey::ReadCpu), 4_800.0);
+    }
+
+    #[test]
+    fn a_fast_file_does_not_rule_out_one_that_was_not_read() {
+        let mut evidence = with(read(1, Some(1)));
+        evidence.unseen_about(
+            probe::CGROUPS,
+            About::DangerousStatsRead,
+            "how long it takes",
+            "too dangerous to time",
+            "drain the node",
+        );
+        assert_eq!(cannot_tell(examine(&Case::of(&evidence))).0, "too dangerous to time");
     }
 
     #[test]

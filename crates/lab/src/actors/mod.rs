@@ -121,6 +121,14 @@ pub enum Actor {
         #[arg(long)]
         target: u32,
     },
+    /// Reads the memory statistics of every cgroup, over and over.
+    ReadStats {
+        /// Where the memory controller (v1) is mounted.
+        #[arg(long)]
+        memory: PathBuf,
+        #[arg(long)]
+        every_ms: u64,
+    },
     /// Creates cgroups and never removes them.
     LeakCgroups {
         #[arg(long)]
@@ -181,6 +189,7 @@ impl Actor {
             }
             Actor::HoldMemory { comm, bytes } => observer::hold_memory(&comm, bytes),
             Actor::Observe { comm, core, target } => observer::observe(&comm, core, target),
+            Actor::ReadStats { memory, every_ms } => observer::read_stats(&memory, Duration::from_millis(every_ms)),
             Actor::LeakCgroups { comm, parent, prefix, count, every_ms } => {
                 dir_leak::leak(&comm, &parent, &prefix, count, Duration::from_millis(every_ms))
             }

@@ -30,6 +30,7 @@ pub fn flood(netns: &Path, device: &str, to: SocketAddrV4, rate: u64) -> Result<
     set_socket_send_buffer_size_force(&socket, 64 << 20)?;
     socket.connect(to)?;
     let (start, mut sent, packet) = (Instant::now(), 0u64, [0u8; 200]);
+    let pause = Duration::from_micros((1_000_000 / rate.max(1)).max(200));
     loop {
         let due = (start.elapsed().as_secs_f64() * rate as f64) as u64;
         // After a pause, catch up with at most one burst.
@@ -39,7 +40,7 @@ pub fn flood(netns: &Path, device: &str, to: SocketAddrV4, rate: u64) -> Result<
             let _ = socket.send(&packet);
             sent += 1;
         }
-        std::thread::sleep(Duration::from_micros(200));
+        std::thread::sleep(pause);
     }
 }
 

@@ -300,8 +300,8 @@ impl Watch {
             (false, true) => self.endless_turn(&mut evidence),
             (true, true) => self.end_endless(&mut evidence),
         }
-        for seen in self.cores.try_iter() {
-            evidence.append(seen);
+        if !self.done || self.endless.is_some() {
+            self.collect_cores(&mut evidence);
         }
         if let Some(endless) = &mut self.endless {
             endless.said.leave_new(&mut evidence);
@@ -310,8 +310,20 @@ impl Watch {
         Some(evidence)
     }
 
+    fn collect_cores(&mut self, evidence: &mut Evidence) {
+        for seen in self.cores.try_iter() {
+            evidence.append(seen);
+        }
+    }
+
     fn look_for_the_last_time(&mut self, evidence: &mut Evidence) {
         self.look_at_all(evidence);
+        // The rest can take as long as a core stays in the kernel (detaching from tracepoints waits for every core, a reset holds a lock): nobody would
+        // read the samples meanwhile, and what the cores do then is not part of the watch.
+        if let Some(sampler) = self.sampler.take() {
+            sampler.finish(now(), evidence);
+        }
+        self.collect_cores(evidence);
         self.nics.collect_last(NICS_PATIENCE, evidence);
         self.units.finish(evidence);
         self.cgroups.collect_stat_read(evidence);

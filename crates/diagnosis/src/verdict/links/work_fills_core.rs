@@ -4,10 +4,12 @@ use super::{LinkRule, Linked};
 use crate::case::Case;
 use crate::cgroup_paths::is_same_or_below;
 use crate::code::Code;
+use crate::cores::timeline::Saturation;
 use crate::finding::{Fact, FactKey, Finding};
 use crate::verdict::{Proof, Proofs};
 use crate::words::percent;
 use coroner_evidence::{Window, WorkKind, WorkRow};
+use std::time::Duration;
 
 /// From this share of the core's time on, the work explains the full core.
 const MOST: f64 = 0.5;
@@ -44,7 +46,16 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
     let work = case.work()?;
     let core = *effect.ties.cores.first()?;
     let when = effect.ties.when?;
-    let window = Window { from: when.from, to: when.to };
+    let clearest = Window { from: when.from, to: when.to };
+    // If coroner was kept from sampling just then, the other stretches in which that core was full tell.
+    let is_sampled = !work.over_within(clearest).is_zero();
+    let windows = match is_sampled {
+        true => vec![clearest],
+        false => {
+            let full = case.cores().timeline.stretches(Saturation::Busy);
+            full.iter().filter(|stretch| stretch.core == core).map(|stretch| stretch.window).collect()
+        }
+    };
     // Many threads reclaim; the other causes name one thread.
     let owner = effect.ties.culprits.first();
     let of_many = cause.code == Code::MemoryReclaim;
@@ -58,8 +69,11 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
         };
         row.core == core && by_whom
     };
-    let all = work.over_within(window);
-    let part = work.time_within(Some(window), |row| of_owner(row) && is_of(cause.code, row.kind));
+    let sum = |of: &dyn Fn(Window) -> Duration| {
+        windows.iter().fold(Duration::ZERO, |sum, window| sum.saturating_add(of(*window)))
+    };
+    let all = sum(&|window| work.over_within(window));
+    let part = sum(&|window| work.time_within(Some(window), |row| of_owner(row) && is_of(cause.code, row.kind)));
     let share = part.as_secs_f64() / all.as_secs_f64().max(1e-9);
     // Refaults of reclaimed pages cost time too, and samples cannot tell them from other work.
     let owner_reclaims =
@@ -82,7 +96,10 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
                 }
                 _ => Proof::shown(format!("threads on core {core} were sampled in reclaim")),
             },
-            order: Proof::shown("sampled while it happened"),
+            order: match is_sampled {
+                true => Proof::shown("sampled while it happened"),
+                false => Proof::not_seen("its longest stretch was not sampled, only others in which the core was full"),
+            },
             size: match share >= MOST {
                 true => Proof::shown(format!("{} of the core's time", percent(share))),
                 false if owner_reclaims => Proof::not_seen(format!(

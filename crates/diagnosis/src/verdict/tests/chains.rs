@@ -5,7 +5,7 @@ use super::*;
 use crate::code::Code::{
     CoreMonopolised, CoreSaturated, MemcgWalk, NicCoreStarved, NicReset, SlowMemcgStat, UnitCrashloop, ZombieMemcgs,
 };
-use crate::cores::scene::time;
+use crate::cores::scene::{Actor, Doing, Load, time};
 use coroner_evidence::{Evidence, Time, Wall, WorkKind};
 use std::time::Duration;
 
@@ -39,6 +39,24 @@ fn the_incident_is_one_story_from_the_agent_to_the_reset() {
     assert!(verdict.not_fixed.contains("frees nothing"), "{}", verdict.not_fixed);
     assert_eq!(concluded(&evidence).unexplained, []);
     is_honest(&concluded(&evidence));
+}
+
+/// On a node in this state coroner itself is held up, too.
+#[test]
+fn a_walk_fills_a_core_though_its_longest_stretch_was_not_sampled() {
+    let kubelet = Actor::new(KUBELET, "kubelet", CORE).in_kernel();
+    let kubelet =
+        kubelet.until(2.0, Doing::Run).until(3.5, Doing::Sleep).until(8.6, Doing::Run).until(99.0, Doing::Sleep);
+    let scene = quiet().load(CORE, 0.0, 2.0, Load::System, 0.95).load(CORE, 3.5, 8.6, Load::System, 0.95);
+    let mut evidence = scene.with(kubelet).with(starving(CORE)).evidence();
+    dead(&mut evidence, CGROUP, 20_000, 20_000);
+    work(&mut evidence, 0, 2, CORE, KUBELET, "kubelet", WorkKind::StatsWalk);
+    evidence.kernel_work.truncate(2);
+    let links = steps(&only(&evidence));
+    assert!(links.contains(&(MemcgWalk, CoreMonopolised)), "{links:?}");
+    evidence.kernel_work.iter_mut().for_each(|second| second.rows.retain(|row| row.kind != WorkKind::StatsWalk));
+    let told = told(&diagnose(&evidence));
+    assert!(!told.contains("memcg-walk"), "{told}");
 }
 
 #[test]
