@@ -79,11 +79,12 @@ pub fn who_made_them(
         return text;
     }
     // Only those that nobody made while we watched.
-    let born: u64 = makers.iter().filter(|share| share.maker.is_some()).map(|share| share.born).sum();
+    let born: u64 =
+        makers.iter().filter(|share| share.maker.is_some()).map(|share| share.born).fold(0, u64::saturating_add);
     match born {
         0 => text.push_str("Nobody made cgroups while we watched: who made the dead ones is unknown. "),
         born => {
-            let stay: u64 = makers.iter().filter_map(|share| share.left).sum();
+            let stay: u64 = makers.iter().filter_map(|share| share.left).fold(0, u64::saturating_add);
             text.push_str(&format!(
                 "Of the {} made while we watched, {}. ",
                 plural(born, "cgroup", "cgroups"),

@@ -33,11 +33,15 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
             },
             order: Proof::shown("they existed before the read"),
             size: match number >= MOSTLY * (dead.saturating_add(live)) as f64 {
-                true => Proof::shown(format!("they are {} of the {} walked", count(number as u64), count(dead + live))),
+                true => Proof::shown(format!(
+                    "they are {} of the {} walked",
+                    count(number as u64),
+                    count(dead.saturating_add(live))
+                )),
                 false => Proof::not_seen(format!(
                     "they are only {} of the {} walked",
                     count(number as u64),
-                    count(dead + live)
+                    count(dead.saturating_add(live))
                 )),
             },
         },
