@@ -42,12 +42,10 @@ test("not seen is neither idle nor busy", () => {
   assert.equal(kindOf(one, 2), "system");
 });
 
-test("a day of 192 cores is painted quickly", () => {
+test("a day of 192 cores needs few colours: each is computed once", () => {
   const columns = 2400, busy = Array.from({ length: columns }, (_, at) => at % 101), cores = Array.from({ length: 192 }, (_, at) => row(at, busy, at % 2 ? "user" : "system", at % 2));
-  const pixels = new Uint8ClampedArray(columns * 192 * 4), cells = new Map(), began = performance.now();
+  const pixels = new Uint8ClampedArray(columns * 192 * 4), cells = new Map();
   cores.forEach((one, at) => paintRow(pixels, columns, at, 1, one, { ...grid(cores), columns }, "kind", PALETTES.dark, [], cells));
-  // A few milliseconds on an idle core; the limit leaves room for a busy one.
-  assert.ok(performance.now() - began < 500, `${performance.now() - began} ms`);
   assert.ok(cells.size <= 404);
 });
 

@@ -56,7 +56,7 @@ fn a_recording_in_one_file_shows_where_the_time_went() {
     let recorded = json_of(&coroner(&["record", "-o", bare, "--for", "1s", "--rate", "0", "--json"]));
     assert_eq!(recorded["samples"], 0);
     assert!(!recording::read(Path::new(bare)).unwrap().evidence.kernel_work.is_empty());
-    fails(&["flame", bare], &["no samples"]);
+    fails(&["flame", bare], &["no CPU samples"]);
 }
 
 #[test]

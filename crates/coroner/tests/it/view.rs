@@ -136,7 +136,7 @@ fn the_starved_core_comes_first_with_its_owner() {
     // This recording has no samples, and the answer says so.
     let flame = server.ask("/api/v1/flame", &[]);
     assert_eq!(flame.status, 404);
-    assert!(flame.json()["what_to_do"].as_str().unwrap().contains("record --dir"));
+    assert!(flame.json()["what_to_do"].as_str().unwrap().contains("--rate"));
 }
 
 /// Two cores for two seconds at 100 Hz; in the second half `hog` has core 1.

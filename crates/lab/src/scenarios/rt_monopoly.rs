@@ -7,6 +7,7 @@ use crate::stage::Stage;
 use crate::truth::{Expected, ExpectedVerdict, Truth};
 use anyhow::Result;
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 pub const SCENARIO: Scenario = Scenario {
     name: "rt-monopoly",
@@ -24,7 +25,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
     stage.ready(&truth.forbid(&["cpu-throttled", "nic-reset", "memory-reclaim"]))?;
     let before = (monopoly.spinner_times()?, monopoly.victim_times()?);
     stage.hold(|| monopoly.expect_running())?;
-    let (spinner, victim) = (monopoly.spinner_times()?, monopoly.victim_times()?);
+    let (spinner, victim) = (monopoly.spinner_times()?, monopoly.end()?);
     stage.ended(json!({
         "spinner_ran_ms": ms(spinner.ran_ns - before.0.ran_ns),
         "victim_ran_ms": ms(victim.ran_ns - before.1.ran_ns),
@@ -70,6 +71,19 @@ impl Monopoly {
 
     pub fn victim_times(&self) -> Result<ThreadTimes> {
         node::thread_times(self.victim.pid())
+    }
+
+    /// The times of the victim. The kernel counts a wait when it is over, so the spinner ends first.
+    pub fn end(self) -> Result<ThreadTimes> {
+        let Monopoly { spinner, victim, .. } = self;
+        let mut times = node::thread_times(victim.pid())?;
+        let (ran_ns, end) = (times.ran_ns, Instant::now() + PATIENCE);
+        drop(spinner);
+        while times.ran_ns == ran_ns && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+            times = node::thread_times(victim.pid())?;
+        }
+        Ok(times)
     }
 
     pub fn facts(&self) -> Value {

@@ -30,6 +30,6 @@ fn perform(stage: &mut Stage) -> Result<()> {
     stage.hold(|| throttled.spinner.expect_running().and_then(|()| monopoly.expect_running()))?;
     stage.ended(json!({
         "throttled_periods": throttled.periods()?.1 - periods.1,
-        "victim_waited_ms": ms(monopoly.victim_times()?.waited_ns - victim.waited_ns),
+        "victim_waited_ms": ms(monopoly.end()?.waited_ns - victim.waited_ns),
     }))
 }

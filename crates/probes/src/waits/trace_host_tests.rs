@@ -122,7 +122,8 @@ fn compare(case: &str, children: &[&Child]) {
             assert!((ours - traced).abs() <= TOLERANCE * traced + EDGES_NS, "{case} {pid}: {ours} {traced} {loss:?}");
         }
         let all: u64 = loss.accounts.iter().map(Account::total_ns).sum();
-        assert_eq!(all, watched(&ledgers), "{case} {pid}: {loss:?}");
+        // Attaching takes a moment: the programs do not all begin at once.
+        assert!(all.abs_diff(watched(&ledgers)) as f64 <= EDGES_NS, "{case} {pid}: {loss:?}");
     }
 }
 

@@ -21,8 +21,11 @@ mod zombies_lengthen_walk;
 use super::{Proof, Proofs};
 use crate::case::Case;
 use crate::code::Code;
+use crate::cores::timeline::Saturation;
 use crate::finding::{Fact, Finding};
+use crate::ties::When;
 use crate::words::duration_words;
+use std::time::Duration;
 
 pub struct LinkRule {
     pub from: &'static [Code],
@@ -66,14 +69,31 @@ pub fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Lin
 
 /// For effects that last only as long as their cause: `None` if the two were at different times.
 fn while_both(cause: &Finding, effect: &Finding) -> Option<Proof> {
-    let (Some(before), Some(after)) = (cause.ties.when, effect.ties.when) else {
-        return Some(Proof::not_seen("when the two happened"));
-    };
-    if before.surely_overlaps(&after) {
+    match (cause.ties.when, effect.ties.when) {
+        (Some(before), Some(after)) => overlap(&before, &after),
+        _ => Some(Proof::not_seen("when the two happened")),
+    }
+}
+
+fn overlap(before: &When, after: &When) -> Option<Proof> {
+    if before.surely_overlaps(after) {
         return Some(Proof::shown("the two overlap in time"));
     }
     let off = duration_words(before.uncertainty.saturating_add(after.uncertainty));
-    before.overlaps(&after).then(|| Proof::not_seen(format!("whether the two overlap: the clocks may be off by {off}")))
+    before.overlaps(after).then(|| Proof::not_seen(format!("whether the two overlap: the clocks may be off by {off}")))
+}
+
+/// Every time at which the culprit of `cause` had this core. The finding itself tells only of the clearest, which comes first here.
+fn times_on_core(case: &Case<'_>, cause: &Finding, core: u32) -> Vec<When> {
+    let culprit = cause.ties.culprits.first().map(|culprit| culprit.tid);
+    let full = case.cores().full_by_owner(Saturation::Busy, |full| full.core == core);
+    let its = full.into_iter().filter(|full| culprit.is_some() && full.only_thread() == culprit);
+    let others = its.flat_map(|full| full.windows).map(|window| When {
+        from: window.from,
+        to: window.to,
+        uncertainty: Duration::ZERO,
+    });
+    cause.ties.when.into_iter().chain(others).collect()
 }
 
 #[cfg(test)]

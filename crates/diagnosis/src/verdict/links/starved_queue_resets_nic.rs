@@ -1,6 +1,6 @@
 //! A driver resets its device if a queue is not polled for some seconds.
 
-use super::{LinkRule, Linked};
+use super::{LinkRule, Linked, times_on_core};
 use crate::case::Case;
 use crate::code::Code;
 use crate::finding::{FactKey, Finding, Severity};
@@ -35,14 +35,19 @@ fn examine(case: &Case<'_>, cause: &Finding, effect: &Finding) -> Option<Linked>
         // A device in another namespace, or with an unknown queue map.
         None => return None,
     };
-    let (before, reset) = (cause.ties.when?, effect.ties.when?);
-    let late = When { to: before.to + WATCHDOG, ..before };
+    let (clearest, reset) = (cause.ties.when?, effect.ties.when?);
+    let in_time = |before: &When| {
+        let late = When { to: before.to + WATCHDOG, ..*before };
+        before.can_precede(&reset) && late.overlaps(&reset)
+    };
+    let times = core.map_or_else(Vec::new, |core| times_on_core(case, cause, core));
+    let before = times.into_iter().find(in_time).unwrap_or(clearest);
     let watched = case.evidence.window()?;
     let from_the_start = before.from <= watched.from + FIRST_LOOK;
     let earlier = from_the_start && reset.to < before.from;
     let in_time = match earlier {
         true => before.from.since(reset.to) <= RECENT,
-        false => before.can_precede(&reset) && late.overlaps(&reset),
+        false => in_time(&before),
     };
     if !in_time {
         return None;

@@ -3,7 +3,7 @@
 use super::node::{quiet, unit};
 use crate::case::Case;
 use crate::code::Code;
-use crate::cores::scene::time;
+use crate::cores::scene::{Actor, Doing, Load, time};
 use crate::finding::{Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Queue, Task, Ties, When};
 use crate::verdict::Certainty;
@@ -67,6 +67,21 @@ fn a_kernel_watchdog_fires_because_of_the_thread_on_the_core() {
     assert_eq!(linked(held(), stall("spin", 8.0)), Some(Certainty::Proven));
     assert_eq!(linked(held(), stall("", 8.0)), Some(Certainty::Likely), "an RCU stall names nobody");
     assert_eq!(linked(held(), stall("spin", 1.0)), None, "it fired before");
+}
+
+#[test]
+fn a_core_that_is_taken_again_and_again_stalls_the_kernel_each_time() {
+    let spin = Actor::new(70, "spin", 1).until(1.0, Doing::Sleep).until(4.0, Doing::Run);
+    let spin = spin.until(6.0, Doing::Sleep).until(8.0, Doing::Run).until(99.0, Doing::Sleep);
+    let scene = quiet().load(1, 1.0, 4.0, Load::User, 1.0).load(1, 6.0, 8.0, Load::User, 1.0).with(spin);
+    let evidence = scene.evidence();
+    let stalled = |at| {
+        let held = finding(Code::CoreMonopolised, on(1, "spin", 1.0, 4.0));
+        link(&evidence, held, finding(Code::KernelStall, on(1, "spin", at, at))).map(|link| link.proofs.certainty())
+    };
+    assert_eq!(stalled(3.0), Some(Certainty::Proven));
+    assert_eq!(stalled(7.0), Some(Certainty::Proven), "the finding tells only of the first time");
+    assert_eq!(stalled(5.0), None, "it slept");
 }
 
 #[test]
