@@ -245,7 +245,7 @@ test("everything can be reached by keyboard, and ? lists the keys", () => visit(
   assert.match(await help.textContent(), /search the flame graph/);
   await page.keyboard.press("Escape");
   await help.waitFor({ state: "hidden" });
-  for (const [key, view] of [["2", "cores"], ["4", "zombies"], ["5", "units"], ["1", "overview"]]) {
+  for (const [key, view] of [["2", "cores"], ["3", "waits"], ["5", "zombies"], ["6", "units"], ["1", "overview"]]) {
     await page.keyboard.press(key);
     await page.locator(`#main[data-view="${view}"]`).waitFor();
   }
