@@ -12,6 +12,7 @@ mod advice;
 mod diagnose;
 mod fix;
 mod incidents;
+mod profile;
 mod recorder;
 mod service;
 mod units;

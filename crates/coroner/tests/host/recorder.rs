@@ -80,7 +80,8 @@ fn a_recorder_whose_directory_is_replaced_ends() {
     let (dir, away, other) = (place.path().join("dir"), place.path().join("away"), place.path().join("other"));
     std::fs::create_dir(&other).unwrap();
     let mut recorder = Recorder::start(&dir, &[]);
-    wait_until("there is a segment", || !segments(&dir).is_empty());
+    let has_seconds = || segments(&dir).first().is_some_and(|segment| recording::read(segment).is_ok());
+    wait_until("seconds were recorded", has_seconds);
     std::fs::rename(&dir, &away).unwrap();
     std::os::unix::fs::symlink(&other, &dir).unwrap();
     wait_until("it ends", || recorder.child.try_wait().unwrap().is_some());

@@ -59,6 +59,11 @@ impl Node {
         self.scenario.truth.facts["leader"].as_u64().unwrap()
     }
 
+    /// On the host; what its own root is laid over.
+    fn root(&self) -> &Path {
+        Path::new(self.scenario.truth.facts["root"].as_str().unwrap())
+    }
+
     fn path(&self, path: &str) -> PathBuf {
         format!("/proc/{}/root{path}", self.leader()).into()
     }
@@ -272,10 +277,9 @@ struct InUse {
 }
 
 impl InUse {
-    fn file(node: &Node, name: &str) -> InUse {
+    fn file(node: &Node, name: &Path) -> InUse {
         use rustix::mm::{MapFlags, ProtFlags, mlock, mmap};
-        let root = node.scenario.truth.facts["root"].as_str().unwrap();
-        let file = File::open(Path::new(root).join(name)).unwrap();
+        let file = File::open(node.root().join(name)).unwrap();
         let length = file.metadata().unwrap().len() as usize;
         // SAFETY: a new mapping that nobody reads.
         let at = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, &file, 0) }.unwrap();
@@ -291,13 +295,22 @@ impl Drop for InUse {
     }
 }
 
+/// The shell, and the libraries that this program and coroner load, below the node's root.
+fn shared_files(node: &Node) -> Vec<PathBuf> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let libraries: BTreeSet<&str> =
+        maps.lines().filter_map(|line| line.split_once(" /")?.1.into()).filter(|path| path.contains(".so")).collect();
+    let files = libraries.into_iter().chain(["bin/sh"]).map(PathBuf::from);
+    files.filter(|file| node.root().join(file).exists()).collect()
+}
+
 #[test]
 fn restarts_leave_no_dead_memory_cgroups() {
     let Some(_host) = HostLock::share_as_root() else { return };
     let restarts = std::env::var("CORONER_TEST_RESTARTS").map_or(RESTARTS, |n| n.parse().unwrap());
     let node = Node::boot("[Unit]\nStartLimitIntervalSec=0\n");
-    // On a real node others use the shell too, so its pages are not charged to us.
-    let _shell = InUse::file(&node, "bin/sh");
+    // On a real node others use the shell and the libraries too, so their pages are not charged to us.
+    let _in_use: Vec<InUse> = shared_files(&node).iter().map(|file| InUse::file(&node, file)).collect();
     node.run(&["/bin/sh", "-c", "while read -r line; do :; done </proc/self/cgroup"]);
     for _ in 0..restarts {
         node.run(&["systemctl", "restart", "coroner"]);

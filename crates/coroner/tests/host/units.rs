@@ -102,7 +102,10 @@ fn a_crashloop_is_reported_with_its_rate_and_leaked_cgroups() {
     let (live, diagnosis) = audit_and_diagnosis(&scenario, "3s");
     let ecs = unit(&live, &name);
     assert_rate(&ecs["loop"]["per_hour"], ecs);
-    assert_eq!((&ecs["enablement"], &ecs["exit_status"]), (&"enabled".into(), &1.into()), "{ecs:#}");
+    assert_eq!(ecs["enablement"], "enabled", "{ecs:#}");
+    // The last look may meet it in the moment in which it runs again; then systemd may no longer tell how it ended.
+    let runs = ecs["sub_state"] == "running" && ecs["exit_status"].is_null();
+    assert!(runs || ecs["exit_status"] == 1, "{ecs:#}");
     assert_eq!(ecs["package"]["name"], fact(&scenario, "package"), "{ecs:#}");
     assert_eq!(ecs["package"]["version"], fact(&scenario, "package_version"), "{ecs:#}");
     let found = finding(&live, "unit-crashloop", &name);

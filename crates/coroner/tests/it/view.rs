@@ -242,7 +242,7 @@ fn a_token_is_required_beyond_loopback() {
 
 #[test]
 fn a_running_recorder_is_shown_and_grows() {
-    let Some(_host) = HostLock::take_as_root() else { return };
+    let Some(_host) = HostLock::share_as_root() else { return };
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("recorded");
     let recorder = Command::new(CORONER)

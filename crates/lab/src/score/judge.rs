@@ -65,7 +65,7 @@ pub struct Asking<'a> {
 const CODES_WITH_A_PAST: [&str; 5] = ["oom-kill", "nic-reset", "kernel-stall", "gpu-xid", "conntrack-full"];
 
 /// Shortages that a shared machine may have, whatever the scenario does.
-const SHORTAGE: [&str; 6] = ["cpu-steal", "cpu-contention", "cpu-starved", "unfair-weight", "fork-storm", "blocked"];
+const SHORTAGE: [&str; 5] = ["cpu-contention", "cpu-starved", "unfair-weight", "fork-storm", "blocked"];
 
 /// Facts that name something the scenario made.
 const OWN: [&str; 8] = ["comm", "comms", "cgroup", "unit", "unit_cgroup", "child", "supervisor", "device"];
@@ -160,12 +160,14 @@ pub fn judge(truth: &Truth, answer: &Value, asking: Asking<'_>) -> Result<Judgem
     if let Some(earlier) = asking.earlier {
         forget_the_past(&mut told, &read(earlier)?, truth);
     }
+    // Steal is never a scenario's: only the hypervisor takes it, whenever it likes.
+    let of_machine = |code: &str| code == "cpu-steal" || asking.on_any_machine && SHORTAGE.contains(&code);
+    let foreign = |code: &str| of_machine(code) && !is_expected(truth, code);
+    told.findings.retain(|f| !foreign(&f.code));
+    told.verdicts.iter_mut().for_each(|verdicts| verdicts.retain(|v| !foreign(&v.root_cause.code)));
+    told.unexplained.retain(|u| !foreign(&u.finding.code));
     let mut own = None;
     if asking.on_any_machine {
-        let shortage = |code: &str| SHORTAGE.contains(&code) && !is_expected(truth, code);
-        told.findings.retain(|f| !shortage(&f.code));
-        told.verdicts.iter_mut().for_each(|verdicts| verdicts.retain(|v| !shortage(&v.root_cause.code)));
-        told.unexplained.retain(|u| !shortage(&u.finding.code));
         let mut names = Vec::new();
         truth.facts.iter().for_each(|(key, value)| own_names(key, value, &mut names));
         own = Some(names);

@@ -98,8 +98,9 @@ fn the_window_is_copied_from_a_directory_that_is_being_written() {
         let before = |line: &LogLine| line.at < clocks.at - Duration::from_secs(130) && line.uncertainty_ns < SECOND;
         assert!(!frozen.evidence.log.iter().any(before), "lines from long before are not part of this incident");
         let mut told = Evidence { kernel_work: Vec::new(), ..frozen.evidence.clone() };
-        // The samples begin before the evidence does.
+        // The samples begin before the evidence does, and end with it, however long ago the cores were last read.
         told.core_times[0].at = clocks.at - Duration::from_secs(100);
+        told.core_times.last_mut().unwrap().at = clocks.at;
         kernel_work::add(&path, &mut told);
         let rows: Vec<_> = told.kernel_work.iter().flat_map(|second| &second.rows).collect();
         assert!(rows.iter().all(|row| (row.core, row.tid, row.comm.as_str()) == (1, 77, "spin")), "{rows:?}");
