@@ -163,7 +163,7 @@ fn stall(kind: Kind, core: Option<u32>, cores: &BTreeSet<u32>, events: Vec<LogEv
         ties: Ties {
             cores: core.map_or_else(|| cores.iter().copied().collect(), |core| vec![core]),
             culprits: culprits_of(&events),
-            when: log_events::incidents(&events).last().and_then(When::of_log),
+            when: log_events::incidents(&events).last().and_then(when_stuck),
             ..Ties::default()
         },
         severity: Severity::Critical,
@@ -176,6 +176,15 @@ fn stall(kind: Kind, core: Option<u32>, cores: &BTreeSet<u32>, events: Vec<LogEv
         evidence: facts,
         remedy,
     }
+}
+
+/// The watchdog's first line comes when a core has been stuck for as long as it says.
+fn when_stuck(incident: &[LogEvent]) -> Option<When> {
+    let mut when = When::of_log(incident)?;
+    if let Event::Stall(StallEvent::SoftLockup { seconds, .. }) = &incident.first()?.event {
+        when.from = when.from - Duration::from_secs(*seconds);
+    }
+    Some(when)
 }
 
 fn culprits_of(events: &[LogEvent]) -> Vec<Task> {
@@ -309,6 +318,9 @@ mod tests {
         assert_eq!(f.subject, Subject::new(SubjectKind::Core, "39"));
         assert_eq!(f.title, "Core 39 got stuck in the kernel for 45 s in kubelet[4711] (once, last 60 min ago)");
         assert_eq!(fact(&f, FactKey::Lines), 2);
+        // It was already stuck for 22 s when the first line came, 23 s before the second.
+        let when = f.ties.when.unwrap();
+        assert_eq!(when.to.since(when.from), Duration::from_secs(22 + 23));
     }
 
     #[test]

@@ -341,7 +341,11 @@ fn finding(cores: &Cores, subject: String, mut cases: Vec<Starving>) -> Finding 
         [] => String::new(),
         queues => format!(" {}", listed(queues, 4)),
     };
-    let served = if worst.proven { "was not served" } else { "may not have been served" };
+    let served = match (worst.proven, worst.queues.len()) {
+        (false, _) => "may not have been served",
+        (true, 0 | 1) => "was not served",
+        (true, _) => "were not served",
+    };
     let owner = worst.ownership.owner().map(|owner| owner.name());
     let title = match &worst.poller {
         Some(poller) => format!(
