@@ -20,11 +20,19 @@ fn real_bursts_are_found_in_perf_data_and_nothing_else_of_that_thread() {
     let data = path("perf.data");
     let burst = format!("chrt -r 20 taskset -c 1 timeout 0.35 {hog} -c 'while :; do :; done'");
     let script = format!("for i in 1 2 3; do sleep 0.6; {burst}; done; true");
-    let perf = Command::new("perf")
-        .args(["record", "-q", "-F", "999", "-a", "-g", "-o", &data, "--", "sh", "-c", &script])
-        .stdin(Stdio::null())
-        .status();
-    assert!(perf.expect("perf (Debian: linux-perf)").success());
+    let record = || {
+        let before = stolen_ticks(1);
+        let perf = Command::new("perf")
+            .args(["record", "-q", "-F", "999", "-a", "-g", "-o", &data, "--", "sh", "-c", &script])
+            .stdin(Stdio::null())
+            .status();
+        assert!(perf.expect("perf (Debian: linux-perf)").success());
+        stolen_ticks(1) - before
+    };
+    // A hypervisor that stops the core for tens of milliseconds cuts a burst in two: there are no samples meanwhile.
+    if !(0..20).any(|_| record() <= 1) {
+        return println!("not judged: the hypervisor took core 1 away in each of 20 recordings");
+    }
     let document = json_of(&coroner(&["monopolies", &data, "--json"]));
     let all = document["monopolies"].as_array().expect("a list");
     let runs: Vec<&Value> = all.iter().filter(|run| run["thread"]["comm"] == "burst-hog").collect();
@@ -46,6 +54,13 @@ fn real_bursts_are_found_in_perf_data_and_nothing_else_of_that_thread() {
     let of_text = json_of(&coroner(&["monopolies", &text, "--json"]));
     assert_eq!(of_text["monopolies"].as_array().expect("a list").len(), all.len());
     assert!(Path::new(&data).exists());
+}
+
+/// Time that the hypervisor took from this core since boot.
+fn stolen_ticks(core: u32) -> u64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap();
+    let line = stat.lines().find_map(|line| line.strip_prefix(&format!("cpu{core} "))).unwrap();
+    line.split_whitespace().nth(7).unwrap().parse().unwrap()
 }
 
 /// Between the samples of `burst-hog` with this TID in perf script's text.
