@@ -31,12 +31,9 @@ const SLOW_ENOUGH: Duration = Duration::from_millis(500);
 const NUMA_STAT_WALKS_BEFORE: (u32, u32) = (5, 8);
 const STAT_WALKS_BEFORE: (u32, u32) = (5, 2);
 
-/// No walk that would keep one core busy for longer.
-const LONGEST_WALK: Duration = Duration::from_millis(1400);
-/// What a walk takes for each memory cgroup, at least: measured on a node with 96 cores. It sums counters of every possible CPU.
+/// No walk over more memory cgroups than this: it would take 1.4 s of one core.
+const MAX_WALKED: u64 = 20_000;
 const NS_PER_MEMCG: u64 = 70_000;
-/// How deep to look for a cgroup without children.
-const DEEPEST: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct StatReader {
@@ -81,8 +78,7 @@ impl StatReader {
         let numa_walks_before = if memory.version == 1 { NUMA_STAT_WALKS_BEFORE } else { (0, 0) };
         for (file, walks_before) in [("memory.stat", STAT_WALKS_BEFORE), ("memory.numa_stat", numa_walks_before)] {
             let path = memory.file(file);
-            let each = || ns_per_memcg(root, memory, file);
-            match danger(version, tracked, walks_before, each) {
+            match danger(version, tracked, walks_before) {
                 None => files.push((root.path(&path), path)),
                 Some(danger) => evidence.unseen_about(
                     probe::CGROUPS,
@@ -214,15 +210,16 @@ fn read_and_forget(mut file: File) -> std::io::Result<()> {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Danger {
-    Estimated { tracked: u64, takes: Duration },
+    Estimated { tracked: u64 },
     UnknownCount,
 }
 
 impl Danger {
     fn describe(&self) -> String {
         match self {
-            Danger::Estimated { tracked, takes } => {
-                format!("{tracked} memory cgroups would take about {:.1} s of one core", takes.as_secs_f64())
+            Danger::Estimated { tracked } => {
+                let seconds = tracked.saturating_mul(NS_PER_MEMCG) as f64 / 1e9;
+                format!("{tracked} memory cgroups would take about {seconds:.1} s of one core")
             }
             Danger::UnknownCount => "an unknown number of memory cgroups would be walked".to_owned(),
         }
@@ -230,50 +227,21 @@ impl Danger {
 }
 
 /// Why not to read a file that walks all memory cgroups on kernels before `walks_before`. An unknown version counts as old.
-fn danger(
-    kernel: Option<(u32, u32)>,
-    tracked: Option<u64>,
-    walks_before: (u32, u32),
-    ns_per_memcg: impl FnOnce() -> u64,
-) -> Option<Danger> {
+fn danger(kernel: Option<(u32, u32)>, tracked: Option<u64>, walks_before: (u32, u32)) -> Option<Danger> {
     if kernel.unwrap_or((0, 0)) >= walks_before {
         return None;
     }
-    let Some(tracked) = tracked else { return Some(Danger::UnknownCount) };
-    let takes = Duration::from_nanos(tracked.saturating_mul(ns_per_memcg()));
-    (takes > LONGEST_WALK).then_some(Danger::Estimated { tracked, takes })
-}
-
-/// What a walk takes here for each memory cgroup: as long as the same file of a cgroup without children, where that is more than on
-/// other nodes. With 64 possible CPUs, emulated, it was fifty times as long.
-fn ns_per_memcg(root: &Root, memory: &Hierarchy, file: &str) -> u64 {
-    let Some(leaf) = leaf(root.path(&memory.mount_point)) else { return NS_PER_MEMCG };
-    let time = || {
-        let before = clock(ClockId::ThreadCPUTime).0;
-        File::open(leaf.join(file)).and_then(read_and_forget).ok()?;
-        Some(clock(ClockId::ThreadCPUTime).0.saturating_sub(before))
-    };
-    // Now and then an interrupt lengthens one.
-    let least = (0..3).filter_map(|_| time()).min();
-    least.unwrap_or_default().max(NS_PER_MEMCG)
-}
-
-/// A cgroup without children, below this one.
-fn leaf(mut dir: PathBuf) -> Option<PathBuf> {
-    for depth in 0..DEEPEST {
-        let mut entries = std::fs::read_dir(&dir).ok()?.flatten();
-        match entries.find(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-            Some(child) => dir = child.path(),
-            None => return (depth > 0).then_some(dir),
-        }
+    match tracked {
+        Some(tracked) if tracked > MAX_WALKED => Some(Danger::Estimated { tracked }),
+        Some(_) => None,
+        None => Some(Danger::UnknownCount),
     }
-    None
 }
 
 /// Why memory.stat of cgroups with many descendants must not be read here: the same walk, from another root.
 pub(crate) fn why_not_read_sums(root: &Root, tracked: Option<u64>) -> Option<String> {
     let kernel = root.read_line("/proc/sys/kernel/osrelease");
-    let danger = danger(kernel.as_deref().and_then(parse_release), tracked, STAT_WALKS_BEFORE, || NS_PER_MEMCG)?;
+    let danger = danger(kernel.as_deref().and_then(parse_release), tracked, STAT_WALKS_BEFORE)?;
     let kernel = kernel.as_deref().unwrap_or("(unknown)");
     Some(format!("too dangerous to read memory.stat: {} on Linux {kernel}", danger.describe()))
 }
@@ -398,30 +366,9 @@ mod tests {
         assert_eq!(parse_release("5.4.0-1103-aws\n"), Some((5, 4)));
         assert_eq!(parse_release("6.1-rc3"), Some((6, 1)));
         assert_eq!(parse_release("next"), None);
-    }
-
-    #[test]
-    fn a_walk_is_dangerous_by_how_long_it_would_take_here() {
-        let old = |kernel, tracked, each: u64| danger(kernel, tracked, (5, 8), || each);
-        let seconds = |tracked, takes| Some(Danger::Estimated { tracked, takes: Duration::from_secs(takes) });
-        assert_eq!(old(None, Some(30_000), 100_000), seconds(30_000, 3));
-        assert_eq!(old(Some((5, 4)), None, 70_000), Some(Danger::UnknownCount));
-        assert_eq!(old(Some((5, 8)), Some(30_000), 70_000), None);
-        // Seen in a VM with 64 possible CPUs: few cgroups, but each takes milliseconds.
-        assert_eq!(old(Some((5, 4)), Some(6_000), 70_000), None);
-        assert_eq!(old(Some((5, 4)), Some(6_000), 4_000_000), seconds(6_000, 24));
-    }
-
-    #[test]
-    fn what_a_cgroup_takes_is_timed_at_one_without_children() {
-        let (dir, root, memory) = node("5.4.0", 10);
-        let mount = dir.path().join("m");
-        assert_eq!(leaf(mount.clone()), None, "the root itself is what must not be read");
-        std::fs::create_dir_all(mount.join("a/b")).unwrap();
-        assert_eq!(leaf(mount.clone()), Some(mount.join("a/b")));
-        assert_eq!(ns_per_memcg(&root, &memory, "memory.numa_stat"), NS_PER_MEMCG, "it has no such file");
-        std::fs::write(mount.join("a/b/memory.numa_stat"), "x".repeat(32 << 20)).unwrap();
-        assert!(ns_per_memcg(&root, &memory, "memory.numa_stat") > NS_PER_MEMCG, "32 MB take longer than 70 µs");
+        assert_eq!(danger(None, Some(30_000), (5, 8)), Some(Danger::Estimated { tracked: 30_000 }));
+        assert_eq!(danger(Some((5, 4)), None, (5, 8)), Some(Danger::UnknownCount));
+        assert_eq!(danger(Some((5, 8)), Some(30_000), (5, 8)), None);
     }
 
     proptest! {
