@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Some(args::Command::Import(import)) => commands::profile::import::run(import),
         Some(args::Command::Export(export)) => commands::profile::export::run(export),
         Some(args::Command::Incidents(incidents)) => commands::incidents::run(incidents),
+        Some(args::Command::Fleet(fleet)) => commands::fleet::run(&fleet),
         Some(args::Command::History(history)) => commands::history::run(history),
         Some(args::Command::DiagnoseRecorded(args)) => commands::history::diagnose_recorded(args),
         Some(args::Command::View(view)) => commands::view::run(view),

@@ -5,7 +5,7 @@ use crate::rules;
 use crate::ties::Ties;
 use crate::times;
 use crate::verdict::{self, Conclusion};
-use coroner_evidence::{Cost, Evidence, Node, Unseen, Wall, recording};
+use coroner_evidence::{Cost, Evidence, Node, Order, Unseen, Wall, recording};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
 
@@ -172,7 +172,7 @@ pub fn diagnose(evidence: &Evidence) -> Diagnosis {
         }
     }
     // Stable: the order of the rules is the reading order of equals.
-    findings.sort_by_key(|f| std::cmp::Reverse((f.is_ongoing(), f.severity)));
+    findings.order_by_key(|f| std::cmp::Reverse((f.is_ongoing(), f.severity)));
     let window = evidence.window().zip(evidence.clocks.last()).map(|(w, c)| (c.wall_of(w.from), c.wall_of(w.to)));
     case.findings = findings;
     let conclusion = verdict::conclude(&case);

@@ -4,7 +4,7 @@ use crate::cores::words::percent_value;
 use crate::finding::{Answer, Fact, FactKey};
 use crate::ties::{Task, Ties};
 use crate::words::percent;
-use coroner_evidence::{Evidence, KernelWork, Time, Unseen, Window, WorkKind, WorkRow, probe};
+use coroner_evidence::{Evidence, KernelWork, Order, Time, Unseen, Window, WorkKind, WorkRow, probe};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -176,7 +176,7 @@ impl<'e> Work<'e> {
         let over = self.over().as_secs_f64().max(0.001);
         let mut processes: Vec<ProcessWork> =
             processes.into_iter().filter_map(|(pid, seen)| seen.process(pid, over)).collect();
-        processes.sort_by_key(|process| (Reverse(process.time), process.thread.pid));
+        processes.order_by_key(|process| (Reverse(process.time), process.thread.pid));
         processes
     }
 
@@ -190,7 +190,7 @@ impl<'e> Work<'e> {
             }
         }
         let mut symbols: Vec<(&str, u64)> = symbols.into_iter().collect();
-        symbols.sort_by_key(|(name, samples)| (Reverse(*samples), *name));
+        symbols.order_by_key(|(name, samples)| (Reverse(*samples), *name));
         symbols
     }
 
@@ -212,7 +212,7 @@ impl Gathered<'_> {
     fn process(self, pid: u32, over: f64) -> Option<ProcessWork> {
         let (&(tid, comm), _) = self.threads.iter().max_by_key(|(_, time)| **time)?;
         let mut cores: Vec<(u32, Duration)> = self.cores.into_iter().collect();
-        cores.sort_by_key(|(core, time)| (Reverse(*time), *core));
+        cores.order_by_key(|(core, time)| (Reverse(*time), *core));
         let share = |(&(from, to), time): (&(Time, Time), &Duration)| {
             time.as_secs_f64() / to.since(from).as_secs_f64().max(SHORTEST)
         };

@@ -4,11 +4,10 @@
 //! `conclusions`, extended each time; what was wrong meanwhile is in `problems`. So a healthy month is one row. Both tables can
 //! also be read with sqlite3. The oldest rows are removed when there are more than [`MOST_CONCLUSIONS`].
 
-use crate::Wall;
 use crate::recording::rows::{self, Columns, row};
 use crate::recording::{RecordingError, fits, open_beside};
+pub use coroner_report::{Concluded, Problem};
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use serde::{Deserialize, Serialize};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,41 +36,6 @@ CREATE VIEW problems_readable AS
   FROM problems JOIN conclusions ON conclusions.id = conclusion_id ORDER BY conclusion_id, problems.id;
 ";
 
-/// One problem of a diagnosis: a verdict, or a finding whose cause was not found. Times are nanoseconds since 1970.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Problem {
-    /// Stays the same after a restart and on another node.
-    pub key: String,
-    pub code: String,
-    pub subject_kind: String,
-    pub subject: String,
-    pub severity: String,
-    /// `None` if the cause was not found.
-    pub certainty: Option<String>,
-    pub title: String,
-    /// `None` if it was there when the diagnosis's window began.
-    #[serde(rename = "began_real_ns", serialize_with = "Wall::as_number")]
-    pub began: Option<Wall>,
-    /// `None` if it is ongoing.
-    #[serde(rename = "ended_real_ns", serialize_with = "Wall::as_number")]
-    pub ended: Option<Wall>,
-}
-
-/// Consecutive diagnoses with the same conclusion.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Concluded {
-    pub boot_id: String,
-    /// The time they cover, without a gap.
-    #[serde(rename = "from_real_ns", serialize_with = "Wall::as_number")]
-    pub from: Wall,
-    #[serde(rename = "until_real_ns", serialize_with = "Wall::as_number")]
-    pub until: Wall,
-    pub diagnoses: u64,
-    /// `nothing wrong`, `cause found` …
-    pub conclusion: String,
-    pub problems: Vec<Problem>,
-}
-
 row!(Problem in "problems" of "conclusion_id" {
     key: "key", code: "code", subject_kind: "subject_kind", subject: "subject", severity: "severity",
     certainty: "certainty", title: "title", began: "began_real_ns", ended: "ended_real_ns"
@@ -82,19 +46,17 @@ row!(Concluded in "conclusions" {
     conclusion: "conclusion"
 } without problems);
 
-impl Concluded {
-    /// Whether `next` says the same and begins before this one ended.
-    fn goes_on_in(&self, next: &Concluded) -> bool {
-        let same = |a: &Problem, b: &Problem| {
-            (&a.key, &a.severity, &a.certainty, a.ended) == (&b.key, &b.severity, &b.certainty, b.ended)
-        };
-        self.boot_id == next.boot_id
-            && self.conclusion == next.conclusion
-            && next.from <= self.until
-            && next.until >= self.until
-            && self.problems.len() == next.problems.len()
-            && self.problems.iter().zip(&next.problems).all(|(a, b)| same(a, b))
-    }
+/// Whether `next` says the same and begins before `last` ended.
+fn goes_on(last: &Concluded, next: &Concluded) -> bool {
+    let same = |a: &Problem, b: &Problem| {
+        (&a.key, &a.severity, &a.certainty, a.ended) == (&b.key, &b.severity, &b.certainty, b.ended)
+    };
+    last.boot_id == next.boot_id
+        && last.conclusion == next.conclusion
+        && next.from <= last.until
+        && next.until >= last.until
+        && last.problems.len() == next.problems.len()
+        && last.problems.iter().zip(&next.problems).all(|(a, b)| same(a, b))
 }
 
 pub fn path(directory: &Path) -> PathBuf {
@@ -148,7 +110,7 @@ impl HistoryWriter {
     /// Adds a conclusion: a new row, or one more diagnosis in the last one.
     pub fn note(&mut self, concluded: &Concluded) -> Result<(), RecordingError> {
         let noted = match self.last.take() {
-            Some((id, last)) if last.goes_on_in(concluded) => self.extend(id, last, concluded),
+            Some((id, last)) if goes_on(&last, concluded) => self.extend(id, last, concluded),
             _ => self.insert(concluded),
         };
         match noted {
@@ -231,6 +193,7 @@ fn problems(db: &Connection, conclusion: i64) -> rusqlite::Result<Vec<Problem>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Wall;
 
     const MINUTE: u64 = 60_000_000_000;
 

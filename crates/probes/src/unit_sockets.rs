@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
-use coroner_evidence::{CgroupMount, Evidence, Time, UnitSockets, probe};
+use coroner_evidence::{CgroupMount, Evidence, Order, Time, UnitSockets, probe};
 
 use crate::Root;
 use crate::cgroups::mounts;
@@ -112,7 +112,7 @@ impl Look<'_> {
             _ => 2,
         };
         let mut mounts: Vec<&CgroupMount> = self.mounts.iter().collect();
-        mounts.sort_by_key(|mount| rank(mount));
+        mounts.order_by_key(|mount| rank(mount));
         for mount in mounts {
             let top = mount.root.trim_end_matches('/');
             let Some(below) = cgroup.strip_prefix(top).filter(|b| b.starts_with('/') && b.len() > 1) else { continue };

@@ -5,6 +5,7 @@ mod file;
 pub use file::{parse_listen, parse_size};
 
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ pub struct Config {
     pub triggers: TriggerConfig,
     pub diagnosis: DiagnosisConfig,
     pub metrics: MetricsConfig,
+    pub report: ReportConfig,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -90,6 +92,43 @@ pub struct MetricsConfig {
     pub listen: Option<std::net::SocketAddr>,
 }
 
+/// Where the node reports to, and as what.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ReportConfig {
+    /// The collector's URL. `None`: nothing is ever sent.
+    #[serde(deserialize_with = "file::optional")]
+    pub to: Option<String>,
+    /// Sent as a bearer token; read again for each request.
+    #[serde(deserialize_with = "file::optional")]
+    pub token_file: Option<PathBuf>,
+    /// Certificates of authorities that may vouch for the collector, instead of the public ones.
+    #[serde(deserialize_with = "file::optional")]
+    pub ca_file: Option<PathBuf>,
+    #[serde(deserialize_with = "file::optional")]
+    pub cluster: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    #[serde(deserialize_with = "file::time")]
+    pub every: Duration,
+    /// Limit for what waits to be sent, in bytes.
+    #[serde(deserialize_with = "file::size")]
+    pub max_size: u64,
+}
+
+impl Default for ReportConfig {
+    fn default() -> ReportConfig {
+        ReportConfig {
+            to: None,
+            token_file: None,
+            ca_file: None,
+            cluster: None,
+            labels: BTreeMap::new(),
+            every: Duration::from_secs(60),
+            max_size: 64 << 20,
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config {
@@ -100,6 +139,7 @@ impl Default for Config {
             triggers: TriggerConfig::default(),
             diagnosis: DiagnosisConfig::default(),
             metrics: MetricsConfig::default(),
+            report: ReportConfig::default(),
         }
     }
 }

@@ -6,6 +6,8 @@
 
 use super::config::DiagnosisConfig;
 use super::guest::{Guest, MOST_ANSWERED};
+use super::identity::identity_of;
+use super::reporter::Reports;
 use super::status::{DiagnosisStatus, Status};
 use crate::warn;
 use anyhow::{Context, ensure};
@@ -15,6 +17,7 @@ use coroner_evidence::history::{Concluded, HistoryWriter, Problem};
 use coroner_evidence::recording::{Span, read_span};
 use coroner_evidence::{Clocks, Wall};
 use coroner_probes::root::read_clocks;
+use coroner_report::NodeIdentity;
 use coroner_source::kernel_work;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -44,6 +47,8 @@ const MOST_TITLE: usize = 300;
 pub struct Answer {
     pub cpu_ns: u64,
     pub concluded: Concluded,
+    /// With the agents that the unit audit saw.
+    pub identity: NodeIdentity,
 }
 
 pub struct DiagnosisThread {
@@ -57,13 +62,14 @@ impl DiagnosisThread {
     pub fn start(
         directory: &Path,
         config: &DiagnosisConfig,
+        reports: Reports,
         status: Arc<Mutex<Status>>,
     ) -> anyhow::Result<Option<DiagnosisThread>> {
         if config.every.is_zero() {
             return Ok(None);
         }
         let (running, stopped) = channel();
-        let mut diagnoses = Diagnoses::new(directory, config, vec!["/proc/self/exe".into()]);
+        let mut diagnoses = Diagnoses::new(directory, config, reports, vec!["/proc/self/exe".into()]);
         let run = move || diagnoses.run(&stopped, &status);
         let thread = std::thread::Builder::new().name("diagnoses".to_owned()).spawn(run)?;
         Ok(Some(DiagnosisThread { running, thread }))
@@ -79,6 +85,7 @@ struct Diagnoses {
     directory: PathBuf,
     config: DiagnosisConfig,
     program: Vec<OsString>,
+    reports: Reports,
     /// Opened at the first write.
     history: Option<HistoryWriter>,
     /// Not written yet, oldest first.
@@ -89,11 +96,12 @@ struct Diagnoses {
 }
 
 impl Diagnoses {
-    fn new(directory: &Path, config: &DiagnosisConfig, program: Vec<OsString>) -> Diagnoses {
+    fn new(directory: &Path, config: &DiagnosisConfig, reports: Reports, program: Vec<OsString>) -> Diagnoses {
         Diagnoses {
             directory: directory.to_owned(),
             config: config.clone(),
             program,
+            reports,
             history: None,
             waiting: VecDeque::new(),
             looked_until: None,
@@ -160,7 +168,9 @@ impl Diagnoses {
 
     /// Returns the CPU time it took.
     fn note(&mut self, answer: Answer) -> Duration {
-        let Answer { cpu_ns, concluded } = answer;
+        let Answer { cpu_ns, concluded, identity } = answer;
+        self.reports.node(identity);
+        self.reports.concluded(&concluded);
         let took = Duration::from_nanos(cpu_ns);
         self.own.diagnoses += 1;
         self.own.cpu_seconds += took.as_secs_f64();
@@ -232,7 +242,11 @@ pub fn conclude(directory: &Path, from: Wall, to: Wall) -> anyhow::Result<Answer
         conclusion: diagnosis.outcome().as_str().to_owned(),
         problems: problems(&diagnosis),
     };
-    let answer = Answer { cpu_ns: coroner_probes::root::own_cpu().as_nanos() as u64, concluded };
+    let answer = Answer {
+        identity: identity_of(evidence),
+        cpu_ns: coroner_probes::root::own_cpu().as_nanos() as u64,
+        concluded,
+    };
     Ok(answer)
 }
 
@@ -291,7 +305,12 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn diagnoses(directory: &Path, program: &str) -> Diagnoses {
-        Diagnoses::new(directory, &DiagnosisConfig::default(), vec!["sh".into(), "-c".into(), program.into()])
+        Diagnoses::new(
+            directory,
+            &DiagnosisConfig::default(),
+            Reports::default(),
+            vec!["sh".into(), "-c".into(), program.into()],
+        )
     }
 
     fn at(seconds: u64) -> Clocks {
@@ -319,7 +338,9 @@ mod tests {
             ..Problem::default()
         };
         let concluded = Concluded { until: Wall(7), diagnoses: 1, problems: vec![problem], ..Concluded::default() };
-        let text = answer(&Answer { cpu_ns: 2_000_000_000, concluded: concluded.clone() }).unwrap();
+        let text =
+            answer(&Answer { cpu_ns: 2_000_000_000, concluded: concluded.clone(), identity: NodeIdentity::default() })
+                .unwrap();
         let file = dir.path().join("answer");
         std::fs::write(&file, text).unwrap();
         let mut diagnoses = diagnoses(&dir.path().join("not-there-yet"), &format!("cat {}", file.display()));

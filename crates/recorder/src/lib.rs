@@ -8,6 +8,7 @@
 //! thread "store"   decodes samples, names frames, commits once a second, begins and evicts segments
 //! thread "control" listens for `coroner mark`
 //! thread "diagnoses" every few minutes ─▶ child: diagnose ─▶ history
+//! thread "reporter" minutes, diagnoses, incidents ─▶ spool ─▶ a fleet's collector, if one is named
 //! ```
 //!
 //! No thread waits for another: what a full channel cannot take is counted as lost. The directory:
@@ -18,6 +19,8 @@
 //! D/2026-05-28T20-26-40Z.coroner  segments of at most ten minutes, each a complete recording
 //! D/incidents/1.json, 1.coroner   the trigger, and the minutes around it
 //! D/history.db                    conclusions of the diagnoses
+//! D/node.key                      what the node proves itself with to the collector
+//! D/spool/0000000000000042.zst    batches for the fleet's collector that it has not acknowledged
 //! ```
 
 pub mod appender;
@@ -26,6 +29,7 @@ pub mod control;
 pub mod diagnoses;
 pub mod freeze;
 pub mod guest;
+mod identity;
 mod incident_thread;
 pub mod incidents;
 mod memory;
@@ -33,6 +37,7 @@ pub mod meter;
 pub mod metrics;
 pub mod notify;
 pub mod real_time;
+pub mod reporter;
 mod rings;
 pub mod rollup;
 pub mod run;

@@ -11,7 +11,7 @@ use super::real_time::RealTimeThreads;
 use super::status::{NodeStatus, OTHER, ZombieStatus};
 use coroner_diagnosis::cores::timeline::Timeline;
 use coroner_diagnosis::zombies::folding::{self, Item, split};
-use coroner_evidence::{CgroupCensus, Evidence, LogLine, Point, Source, Time, Unit, ZombieScan};
+use coroner_evidence::{CgroupCensus, Evidence, LogLine, Order, Point, Source, Time, Unit, ZombieScan};
 use std::collections::{BTreeMap, HashMap};
 
 /// Most rows; the rest is summed up in one.
@@ -195,7 +195,7 @@ fn by_parent(scan: &ZombieScan) -> Vec<(String, u64)> {
         *parents.entry(parent).or_default() += class.count;
     }
     let mut parents: Vec<(String, u64)> = parents.into_iter().collect();
-    parents.sort_by_key(|(parent, dead)| (parent == OTHER, std::cmp::Reverse(*dead)));
+    parents.order_by_key(|(parent, dead)| (parent == OTHER, std::cmp::Reverse(*dead)));
     let rest: u64 = parents.iter().skip(MOST_PARENTS).map(|(_, dead)| dead).sum();
     if rest > 0 {
         parents.truncate(MOST_PARENTS);

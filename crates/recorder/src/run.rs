@@ -7,6 +7,7 @@ use super::incident_thread::{IncidentThread, Overview};
 use super::incidents::Incidents;
 use super::meter::Meter;
 use super::real_time::RealTimeThreads;
+use super::reporter::ReporterThread;
 use super::rings::Rings;
 use super::rollup::Rollup;
 use super::segments::Segments;
@@ -55,10 +56,13 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     lock(&status).own.started = clocks.wall;
     let segments =
         Segments::open(own.path(), config.max_size).with_context(|| format!("cannot list {}", own.path().display()))?;
-    let incidents = IncidentThread::start(Incidents::open(own.path(), &config.incidents)?)?;
     let mut first = Evidence::default();
     // So that even the first second names its boot.
     coroner_probes::identity::identify(&node.root(), &mut first);
+    let identity = first.node.clone().unwrap_or_default();
+    let reporter = ReporterThread::start(own.path(), &config.report, &identity, Arc::clone(&status))?;
+    let reports = reporter.as_ref().map(ReporterThread::reports).unwrap_or_default();
+    let incidents = IncidentThread::start(Incidents::open(own.path(), &config.incidents, reports.clone())?)?;
     let options = SamplerOptions { rate_hz: config.rate };
     // At rate 0 no ring is opened: the kernel would fill it.
     let sampler = (config.rate > 0).then(|| Sampler::start(&node.root(), &options, &mut first));
@@ -82,7 +86,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     let metrics = serve(config, &status);
     // Without it, `coroner` does not find this recorder by itself; no reason not to record.
     let registered = directory::register(own.path()).inspect_err(|error| warn(&format!("{error:#}"))).ok();
-    let diagnoses = DiagnosisThread::start(own.path(), &config.diagnosis, Arc::clone(&status))?;
+    let diagnoses = DiagnosisThread::start(own.path(), &config.diagnosis, reports.clone(), Arc::clone(&status))?;
     let mut noticing = Triggers::new(&config.triggers);
     let mut real_time = RealTimeThreads::default();
     let mut cores = Timeline::keeping(CORES_KEPT);
@@ -116,6 +120,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
             rings.escalate(about_incidents.escalation);
         }
         if let Some(minute) = rollup.note(&fragment, &meter, &cores, clocks) {
+            reports.minute(&minute);
             to_store.rollup(minute);
         }
         meter.note(&fragment, &cores, &real_time);
@@ -156,6 +161,11 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     }
     let sealed = store.finish();
     tell_status(&status, &meter, &incidents.finish());
+    // Its channel closes with the last handle.
+    drop(reports);
+    if let Some(reporter) = reporter {
+        reporter.finish();
+    }
     drop(control);
     if let Some(gone) = gone {
         anyhow::bail!("{gone}; stopping: restart the recorder (systemd does) to create the directory again");

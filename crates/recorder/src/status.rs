@@ -1,6 +1,7 @@
 //! The current state of the node and of the recorder, for /metrics.
 
 use coroner_evidence::Wall;
+use coroner_report::Dropped;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -16,6 +17,8 @@ pub struct Status {
     pub incidents: BTreeMap<String, u64>,
     /// `None` until the first one.
     pub diagnoses: Option<DiagnosisStatus>,
+    /// `None` if nothing is reported to a fleet.
+    pub report: Option<ReportStatus>,
 }
 
 /// The recorder's own diagnoses.
@@ -28,6 +31,26 @@ pub struct DiagnosisStatus {
     pub pause_seconds: f64,
     /// Problems found by the last one, by code and severity.
     pub problems: BTreeMap<(String, String), u64>,
+}
+
+/// Reports to a fleet's collector.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ReportStatus {
+    pub requests: u64,
+    pub sent_batches: u64,
+    /// Compressed, without headers.
+    pub sent_bytes: u64,
+    /// Requests that will be repeated.
+    pub failures: u64,
+    /// Batches that the collector will never take.
+    pub refused_batches: u64,
+    /// Rows dropped because the spool was full or a batch was refused.
+    pub dropped: Dropped,
+    pub spool_bytes: u64,
+    pub spool_batches: u64,
+    pub last_success: Option<Instant>,
+    /// Why the last request failed, if it did.
+    pub trouble: Option<String>,
 }
 
 /// Filled by the meter from evidence; `None` is what could not be seen.

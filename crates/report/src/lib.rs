@@ -3,7 +3,9 @@
 //! Plain serde types; no database, no I/O. Readers ignore unknown fields and keep codes and fact keys of newer versions ([`Code::Other`],
 //! [`FactKey::Other`]). Documents name their schema; within a version fields may be added, never removed or renamed.
 
+pub mod batch;
 pub mod code;
+pub mod concluded;
 pub mod diagnosis;
 pub mod fact;
 pub mod fact_keys;
@@ -21,7 +23,9 @@ pub mod verdict;
 pub mod wall;
 pub mod words;
 
+pub use batch::{BatchHead, Dropped, ReportRow};
 pub use code::Code;
+pub use concluded::{Concluded, Problem};
 pub use diagnosis::{Diagnosis, Outcome};
 pub use fact::{Fact, FactValue, Unit};
 pub use fact_keys::FactKey;

@@ -1,8 +1,8 @@
 //! Episodes: when each problem in a recorder's diagnoses began and ended.
 
-use coroner_evidence::Wall;
 use coroner_evidence::history::{self, Concluded, Problem};
 use coroner_evidence::recording::RecordingError;
+use coroner_evidence::{Order, Wall};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -85,7 +85,7 @@ fn of(rows: &[Concluded], is_live: bool) -> History {
         history.span = looked_until.map(|until| (from, until));
     }
     history.episodes.extend(open.into_values());
-    history.episodes.sort_by_key(|episode| episode.began);
+    history.episodes.order_by_key(|episode| episode.began);
     let last = looked_until.unwrap_or_default();
     for episode in &mut history.episodes {
         let is_last = episode.seen_until >= last;

@@ -7,7 +7,7 @@ use coroner_diagnosis::finding::{Subject, SubjectKind};
 use coroner_diagnosis::verdict::Verdict;
 use coroner_diagnosis::{Code, Diagnosis, Finding, Severity, diagnose};
 use coroner_evidence::recording::{self, Riser};
-use coroner_evidence::{Evidence, Source};
+use coroner_evidence::{Evidence, Order, Source};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -73,11 +73,11 @@ pub fn report(directory: &Path, number: u64, verbose: bool) -> anyhow::Result<In
             kernel_work::add(file, &mut recording.evidence);
             let mut diagnosis = diagnose(&recording.evidence);
             let verdicts = &mut diagnosis.conclusion.verdicts;
-            verdicts.sort_by_key(|verdict| {
+            verdicts.order_by_key(|verdict| {
                 (std::cmp::Reverse(nearness(verdict, &listed.incident)), distance(verdict, &listed.incident))
             });
             let unexplained = &mut diagnosis.conclusion.unexplained;
-            unexplained.sort_by_key(|untold| {
+            unexplained.order_by_key(|untold| {
                 std::cmp::Reverse(near(untold.finding.code, &untold.finding.subject, &listed.incident))
             });
             let risers = recording::incident(file).ok().flatten().map(|(_, risers)| risers).unwrap_or_default();
@@ -164,6 +164,6 @@ pub fn losses(evidence: &Evidence) -> Vec<Losses> {
         })
         .filter(|l| l.lost > 0 || !l.throttled.is_zero())
         .collect();
-    losses.sort_by_key(|l| l.core);
+    losses.order_by_key(|l| l.core);
     losses
 }

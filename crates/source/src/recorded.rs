@@ -5,7 +5,7 @@ use crate::moment::Moment;
 use crate::{directory, kernel_work, warn};
 use anyhow::{bail, ensure};
 use coroner_evidence::recording::{self, RecordingError, Span};
-use coroner_evidence::{Evidence, Time, Wall};
+use coroner_evidence::{Evidence, Order, Time, Wall};
 use coroner_profile::import::{Format, format_of as profile_format};
 use rustix::time::ClockId;
 use serde_json::{Value, json};
@@ -220,7 +220,7 @@ fn recent_incidents(directory: &Path, since: Wall) -> Vec<Incident> {
         .filter_map(|path| serde_json::from_slice(&std::fs::read(path).ok()?).ok())
         .filter(|incident: &Incident| incident.triggered >= since)
         .collect();
-    incidents.sort_by_key(|incident| (incident.triggered, incident.number));
+    incidents.order_by_key(|incident| (incident.triggered, incident.number));
     incidents
 }
 

@@ -86,6 +86,8 @@ pub enum Command {
     Undo(UndoArgs),
     /// List what was wrong with this node and when, from the recorder's regular diagnoses.
     History(HistoryArgs),
+    /// Collect reports of many nodes and say what the sick ones have in common (runs the program coroner-fleet).
+    Fleet(FleetArgs),
     /// Diagnose the last minutes; started by the recorder.
     #[command(hide = true)]
     DiagnoseRecorded(DiagnoseRecordedArgs),
@@ -393,6 +395,9 @@ pub struct RecordArgs {
     #[arg(long, value_name = "ADDRESS", conflicts_with = "output")]
     pub metrics: Option<String>,
 
+    #[command(flatten)]
+    pub fleet: ReportToArgs,
+
     /// How long to record: 30s, 10m. Ctrl-C stops early and keeps what was recorded. [default: 30s; with --dir, until stopped]
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_recorded)]
     pub duration: Option<Duration>,
@@ -407,6 +412,56 @@ pub struct RecordArgs {
 
     #[command(flatten)]
     pub node: NodeArgs,
+}
+
+/// Reports to a fleet.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub struct ReportToArgs {
+    /// With --dir: report minutes, diagnoses and incidents to this collector (coroner fleet serve). Without it nothing is ever sent.
+    #[arg(long, value_name = "URL", conflicts_with = "output")]
+    pub report_to: Option<String>,
+
+    /// A file with the collector's token for nodes.
+    #[arg(long, value_name = "FILE", conflicts_with = "output")]
+    pub report_token_file: Option<PathBuf>,
+
+    /// A file with the certificates (PEM) that vouch for the collector, instead of the public authorities.
+    #[arg(long, value_name = "FILE", conflicts_with = "output")]
+    pub report_ca_file: Option<PathBuf>,
+
+    /// A label of this node in the fleet, such as pool=gpu. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label, conflicts_with = "output")]
+    pub label: Vec<(String, String)>,
+
+    /// The cluster that this node belongs to.
+    #[arg(long, value_name = "NAME", conflicts_with = "output")]
+    pub cluster: Option<String>,
+}
+
+impl ReportToArgs {
+    pub fn is_given(&self) -> bool {
+        let ReportToArgs { report_to, report_token_file, report_ca_file, label, cluster } = self;
+        report_to.is_some()
+            || report_token_file.is_some()
+            || report_ca_file.is_some()
+            || !label.is_empty()
+            || cluster.is_some()
+    }
+}
+
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE, such as pool=gpu".to_owned()),
+    }
+}
+
+/// Arguments of coroner-fleet, passed on as they are.
+#[derive(Debug, ClapArgs)]
+#[command(disable_help_flag = true)]
+pub struct FleetArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    pub arguments: Vec<std::ffi::OsString>,
 }
 
 #[derive(Debug, Clone, ClapArgs)]

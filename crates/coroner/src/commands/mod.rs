@@ -3,6 +3,7 @@
 pub mod cores;
 pub mod diagnose;
 pub mod fix;
+pub mod fleet;
 pub mod history;
 pub mod incidents;
 pub mod mark;

@@ -1,7 +1,7 @@
 //! `coroner record`.
 
 use super::stop_on_signals;
-use crate::args::RecordArgs;
+use crate::args::{RecordArgs, ReportToArgs};
 use crate::exit::Exit;
 use crate::output::progress::Progress;
 use crate::output::safe::one_line;
@@ -33,11 +33,11 @@ const FILE_DURATION: Duration = Duration::from_secs(30);
 const LONGEST_FILE: Duration = Duration::from_secs(24 * 3600);
 
 pub fn run(args: RecordArgs) -> anyhow::Result<Exit> {
-    let settings = args.max_size.is_some() || args.metrics.is_some();
+    let settings = args.max_size.is_some() || args.metrics.is_some() || args.fleet.is_given();
     if args.dir.is_some() || args.config.is_some() {
         return into_directory(&args);
     }
-    anyhow::ensure!(!settings, "--max-size and --metrics need --dir DIR");
+    anyhow::ensure!(!settings, "--max-size, --metrics and --report-to need --dir DIR");
     into_file(args)
 }
 
@@ -50,6 +50,13 @@ fn into_directory(args: &RecordArgs) -> anyhow::Result<Exit> {
     if let Some(listen) = &args.metrics {
         config.metrics.listen = parse_listen(listen).map_err(|why| anyhow::anyhow!("--metrics {listen}: {why}"))?;
     }
+    let ReportToArgs { report_to, report_token_file, report_ca_file, label, cluster } = args.fleet.clone();
+    let report = &mut config.report;
+    report.to = report_to.or(report.to.take());
+    report.token_file = report_token_file.or(report.token_file.take());
+    report.ca_file = report_ca_file.or(report.ca_file.take());
+    report.cluster = cluster.or(report.cluster.take());
+    report.labels.extend(label);
     config.check()?;
     let stop = stop_on_signals()?;
     let Outcome { directory, status, lasted } = recorder::run::run(&config, &args.node.node(), args.duration, &stop)?;

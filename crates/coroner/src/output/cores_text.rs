@@ -7,7 +7,7 @@ use coroner_diagnosis::cores::timeline::Shares;
 use coroner_diagnosis::cores::words::percent;
 use coroner_diagnosis::cores::{CoreSummary, Summary};
 use coroner_diagnosis::words::plural;
-use coroner_evidence::{CoreSet, Evidence};
+use coroner_evidence::{CoreSet, Evidence, Order};
 
 /// A core that stays below this in every part of the strip is quiet and folded.
 const QUIET: f64 = 0.2;
@@ -44,7 +44,7 @@ pub fn render(summary: &Summary, evidence: &Evidence, all: bool) -> String {
 
     let (mut shown, quiet): (Vec<&CoreSummary>, Vec<&CoreSummary>) =
         summary.cores.iter().partition(|core| all || summary.cores.len() <= FEW || !is_quiet(core));
-    shown.sort_by(|a, b| rank(b).total_cmp(&rank(a)).then(a.core.cmp(&b.core)));
+    shown.order_by(|a, b| rank(b).total_cmp(&rank(a)).then(a.core.cmp(&b.core)));
     for core in shown {
         out.push_str(&core_line(core));
     }

@@ -3,7 +3,7 @@
 use coroner_diagnosis::verdict::{Certainty, FindingRef, Link, Moment, Proof, Proofs, TimeSpan, Unexplained, Verdict};
 use coroner_diagnosis::words::duration_words;
 use coroner_diagnosis::{Code, Diagnosis, Finding, RuledOut, Severity};
-use coroner_evidence::{Unseen, Wall};
+use coroner_evidence::{Order, Unseen, Wall};
 use std::time::Duration;
 
 /// A link of a chain.
@@ -167,7 +167,7 @@ pub fn timeline(verdict: &Verdict) -> Vec<Moment> {
         Moment { what, already: false, ..(*first).clone() }
     });
     let mut moments: Vec<Moment> = later.drain(..).cloned().chain(merged).collect();
-    moments.sort_by_key(|moment| moment.at);
+    moments.order_by_key(|moment| moment.at);
     moments
 }
 

@@ -3,7 +3,7 @@
 use super::safe::one_line;
 use super::terminal::{bold, dim};
 use coroner_diagnosis::waits::sums::{Balance, Charged, KeptBy, Row, WaitSums, Who, WhoKind};
-use coroner_evidence::{CoreSet, Evidence, LedgerMethod};
+use coroner_evidence::{CoreSet, Evidence, LedgerMethod, Order};
 use std::collections::BTreeMap;
 
 /// Rows shown unless all are requested.
@@ -122,7 +122,7 @@ fn takers(row: &Row) -> Vec<(&Charged, u64, CoreSet)> {
     }
     let least = (row.waited_ns as f64 * LEAST_TAKEN) as u64;
     let mut takers: Vec<_> = sums.into_values().filter(|(_, ns, _)| *ns >= least.max(LEAST_NS)).collect();
-    takers.sort_by_key(|taker| std::cmp::Reverse(taker.1));
+    takers.order_by_key(|taker| std::cmp::Reverse(taker.1));
     takers.truncate(MOST_TAKERS);
     takers.into_iter().map(|(charged, ns, cores)| (charged, ns, CoreSet::new(cores))).collect()
 }

@@ -4,7 +4,7 @@ use super::safe::one_line;
 use super::terminal::{bold, dim, good, width, wrap};
 use coroner_diagnosis::words::{bytes, count, duration_words, plural};
 use coroner_diagnosis::zombies::{FileGroup, Group, Growth, MakerShare, Pin, RateFrom, ZombieReport};
-use coroner_evidence::{Born, Charged, Evidence, Time, Zombie, ZombieMethod, probe};
+use coroner_evidence::{Born, Charged, Evidence, Order, Time, Zombie, ZombieMethod, probe};
 use std::time::Duration;
 
 /// Groups, files and makers shown without --all.
@@ -184,7 +184,7 @@ fn pins_text(group: &Group, width: usize, shown: &Shown) -> String {
     if lines.is_empty() {
         return String::new();
     }
-    lines.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    lines.order_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
     let mut out = "    kept by\n".to_owned();
     for (_, line) in lines {
         out.push_str(&wrap(&line, width, 6));

@@ -1,7 +1,7 @@
 //! Finds the agent of a unit or process without trying every pattern of the catalogue on every name.
 
 use super::catalogue::Agent;
-use coroner_evidence::glob_matches;
+use coroner_evidence::{Order, glob_matches};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ impl Index {
             }
         }
         let specific = |pattern: &str| pattern.chars().filter(|c| !"*?[]".contains(*c)).count();
-        index.wild.sort_by_key(|w| std::cmp::Reverse((specific(&w.pattern), w.agent)));
+        index.wild.order_by_key(|w| std::cmp::Reverse((specific(&w.pattern), w.agent)));
         index
     }
 

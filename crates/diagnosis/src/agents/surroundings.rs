@@ -4,7 +4,7 @@ use super::{Activity, Catalogue, Running, Sockets, Surroundings};
 use crate::cgroup_paths::is_same_or_below;
 use crate::units::churn::{ChurnKind, Churning, churning};
 use crate::units::loops::{How, Loop, loops};
-use coroner_evidence::{CgroupChurn, Enablement, Evidence, Process, Unit, UnitFile, UnitLogLine, Wall};
+use coroner_evidence::{CgroupChurn, Enablement, Evidence, Order, Process, Unit, UnitFile, UnitLogLine, Wall};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -107,7 +107,7 @@ pub(super) fn running(evidence: &Evidence, catalogue: &Catalogue) -> Vec<Running
         cgroup_births_per_hour: births.get(&process.pid).and_then(|(born, over)| per_hour(*born, *over)),
     };
     let mut running: Vec<Running> = last.into_values().map(describe).collect();
-    running.sort_unstable_by_key(|r| r.pid);
+    running.order_by_key(|r| r.pid);
     running
 }
 
@@ -142,7 +142,7 @@ fn activities(evidence: &Evidence, catalogue: &Catalogue) -> BTreeMap<String, Ac
     looks
         .into_iter()
         .filter_map(|(name, mut looks)| {
-            looks.sort_by_key(|u| u.at);
+            looks.order_by_key(|u| u.at);
             let (first, last) = (*looks.first()?, *looks.last()?);
             let births = births(evidence, last, &makers)
                 .max_of(rate_of(&churning, name, |k| matches!(k, ChurnKind::Cgroups { .. })));
@@ -248,6 +248,6 @@ fn recent(lines: &[&UnitLogLine], unit: &Unit, activity: &Activity, evidence: &E
         since = since.max(clocks.wall_of(started));
     }
     let mut recent: Vec<UnitLogLine> = lines.iter().filter(|l| l.at >= since).map(|l| (*l).clone()).collect();
-    recent.sort_by_key(|l| l.at);
+    recent.order_by_key(|l| l.at);
     recent
 }

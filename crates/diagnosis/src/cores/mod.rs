@@ -13,7 +13,7 @@ pub mod waits;
 pub mod words;
 
 use crate::finding::Answer;
-use coroner_evidence::{Evidence, Nic, NicQueue, ThreadSample, Time, Window, probe};
+use coroner_evidence::{Evidence, Nic, NicQueue, Order, ThreadSample, Time, Window, probe};
 use owners::{Charges, Ownership, Sharer};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -81,7 +81,7 @@ impl FullCore {
     fn together(all: Vec<FullCore>) -> Option<FullCore> {
         let total_ns = all.iter().map(|f| f.total_ns).fold(0u64, u64::saturating_add);
         let mut windows: Vec<Window> = all.iter().flat_map(|f| f.windows.iter().copied()).collect();
-        windows.sort_by_key(|window| window.from);
+        windows.order_by_key(|window| window.from);
         all.into_iter().next().map(|first| FullCore { windows, total_ns, ..first })
     }
 
@@ -343,7 +343,7 @@ impl<'a> Cores<'a> {
             }
             // The clearest first (the owner's share in steps of a fifth), then the longest.
             let clarity = |f: &FullCore| f.ownership.owner().map_or(0, |o| (o.share * 5.0).round() as u32);
-            accepted.sort_by_key(|f| std::cmp::Reverse((clarity(f), f.total_ns)));
+            accepted.order_by_key(|f| std::cmp::Reverse((clarity(f), f.total_ns)));
             let mut apart: Vec<Window> = Vec::new();
             accepted.retain(|f| {
                 let window = f.stretch.window;

@@ -7,7 +7,7 @@
 use super::threads::{Threads, Who};
 use super::timeline::{LOOK_JITTER_NS, SATURATED_FOR_NS, Shares, Timeline};
 use super::words::percent;
-use coroner_evidence::{Evidence, Source, Window};
+use coroner_evidence::{Evidence, Order, Source, Window};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
@@ -198,7 +198,7 @@ impl Charges {
             .map(|(line, run_ns)| Sharer { line, share: (run_ns / busy_ns).min(1.0) })
             .filter(|s| s.share >= SHARER)
             .collect();
-        sharers.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.line.cmp(&b.line)));
+        sharers.order_by(|a, b| b.share.total_cmp(&a.share).then(a.line.cmp(&b.line)));
         sharers
     }
 
@@ -349,7 +349,7 @@ impl Charges {
             Ownership::Unknown("no threads were sampled".to_owned())
         } else if explained >= OWNER_SHARE * busy_ns {
             let mut names: Vec<(usize, Total)> = by_thread.iter().map(|(l, t)| (*l, *t)).collect();
-            names.sort_by(|a, b| longest(b, a));
+            names.order_by(|a, b| longest(b, a));
             let (line, total) = names[0];
             Ownership::Shared(format!(
                 "it was shared by {} threads; {} had the most, {} of its busy time",

@@ -1,7 +1,7 @@
 //! Threads: who they are, and what they consumed from sample to sample.
 
 use coroner_evidence::tasks::SchedulingClass;
-use coroner_evidence::{CoreSet, Evidence, Process, Thread, ThreadKey, ThreadSample, Time};
+use coroner_evidence::{CoreSet, Evidence, Order, Process, Thread, ThreadKey, ThreadSample, Time};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -170,10 +170,10 @@ fn samples_by_thread(evidence: &Evidence) -> Vec<(ThreadKey, Vec<ThreadSample>)>
         });
         by_thread[place].1.push(*sample);
     }
-    by_thread.sort_by_key(|(key, _)| *key);
+    by_thread.order_by_key(|(key, _)| *key);
     let first_look = evidence.thread_samples.iter().map(|s| s.at).min();
     let in_order = |(key, mut samples): (ThreadKey, Vec<ThreadSample>)| {
-        samples.sort_by_key(|s| s.at);
+        samples.order_by_key(|s| s.at);
         samples.dedup_by_key(|s| s.at);
         if let Some(birth) = birth(evidence, first_look, &samples) {
             samples.insert(0, birth);

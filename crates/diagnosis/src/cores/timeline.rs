@@ -23,7 +23,7 @@
 
 use coroner_evidence::cores::{MAX_CORES, TICKS_PER_SECOND};
 use coroner_evidence::recording::TOGETHER;
-use coroner_evidence::{CoreTicks, CoreTimes, Evidence, Time, Window};
+use coroner_evidence::{CoreTicks, CoreTimes, Evidence, Order, Time, Window};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -249,7 +249,7 @@ pub struct Totals(Vec<(u32, Sums)>);
 impl Timeline {
     pub fn of(evidence: &Evidence) -> Timeline {
         let mut looks: Vec<_> = evidence.core_times.iter().collect();
-        looks.sort_by_key(|look| look.at);
+        looks.order_by_key(|look| look.at);
         let mut timeline = Timeline { expected: looks.len(), ..Timeline::default() };
         for look in looks {
             timeline.look(look);

@@ -10,7 +10,7 @@
 
 use super::threads::{ThreadLine, Threads, Who};
 use coroner_evidence::tasks::SchedulingClass;
-use coroner_evidence::{Evidence, Source, Time, Window};
+use coroner_evidence::{Evidence, Order, Source, Time, Window};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
@@ -252,7 +252,7 @@ impl Waits {
                 until: total.until,
             });
         }
-        victims.sort_by_key(|v| std::cmp::Reverse(v.waited_ns));
+        victims.order_by_key(|v| std::cmp::Reverse(v.waited_ns));
         victims
     }
 

@@ -10,7 +10,7 @@ pub use patterns::{Family, PATTERNS, Pattern, parse};
 
 use crate::finding::Answer;
 use crate::words::{age_words, duration_words};
-use coroner_evidence::{Evidence, LogLine, Nic, Time, probe};
+use coroner_evidence::{Evidence, LogLine, Nic, Order, Time, probe};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -284,7 +284,7 @@ pub fn recent<'a>(evidence: &'a Evidence, family: Family) -> Result<RecentEvents
             events.push(LogEvent { line, age, event });
         }
     }
-    events.sort_by_key(|e| (e.line.at, e.line.sequence));
+    events.order_by_key(|e| (e.line.at, e.line.sequence));
     let whole_boot = evidence.log.iter().any(|l| l.sequence == 0);
     let unseen = evidence.why_unseen(probe::KERNEL_LOG);
     let how_to_see_more = unseen.map_or_else(|| "try `journalctl -k`".to_owned(), |unseen| unseen.how_to_see.clone());

@@ -10,7 +10,7 @@ use crate::code::Code;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Task, Ties};
 use crate::words::{list, plural};
-use coroner_evidence::{Evidence, probe};
+use coroner_evidence::{Evidence, Order, probe};
 use std::collections::BTreeMap;
 
 /// Introduces what the step does not change.
@@ -32,7 +32,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         Err(error) => return broken_catalogue(&error),
     };
     let mut units = unused(&judgements);
-    units.sort_by_key(|group| std::cmp::Reverse((group[0].harm == Harm::Seen, group[0].certainty)));
+    units.order_by_key(|group| std::cmp::Reverse((group[0].harm == Harm::Seen, group[0].certainty)));
     let (named, idle): (Vec<_>, Vec<_>) = units.into_iter().partition(|group| is_named(group[0]));
     let mut findings: Vec<Finding> = named.iter().map(|group| finding(group)).collect();
     findings.extend(summary(&idle));
@@ -50,7 +50,7 @@ fn unused(judgements: &[Judgement]) -> Vec<Vec<&Judgement>> {
     }
     let mut units: Vec<Vec<&Judgement>> = by_agent.into_values().collect();
     for group in &mut units {
-        group.sort_by_key(|j| std::cmp::Reverse((j.harm == Harm::Seen, j.certainty, is_service(j))));
+        group.order_by_key(|j| std::cmp::Reverse((j.harm == Harm::Seen, j.certainty, is_service(j))));
     }
     units
 }

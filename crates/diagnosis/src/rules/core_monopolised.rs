@@ -16,6 +16,7 @@ use crate::cores::{Cores, FullCore, IN_KERNEL};
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject};
 use crate::ties::{Task, Ties};
 use crate::words::plural;
+use coroner_evidence::Order;
 
 /// A real-time thread is to blame from half of the busy time on; throttled, it gets 95 %.
 const REAL_TIME_SHARE: f64 = 0.5;
@@ -30,7 +31,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let sees_waits = cores.waits_hidden().is_none();
     let told = |f: &FullCore| keeps_others_off(f) || (sees_waits && is_alone(f));
     let mut full = cores.full_by_owner(Saturation::Busy, told);
-    full.sort_by_key(|f| (std::cmp::Reverse(longest_wait(f)), f.core));
+    full.order_by_key(|f| (std::cmp::Reverse(longest_wait(f)), f.core));
     let findings: Vec<Finding> =
         full.iter().filter_map(|f| monopolist(f).map(|(owner, who)| finding(cores, f, owner, who))).collect();
     if !findings.is_empty() {

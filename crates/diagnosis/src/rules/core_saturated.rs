@@ -18,6 +18,7 @@ use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{self, Task, Ties};
 use crate::words::plural;
+use coroner_evidence::Order;
 use std::collections::BTreeSet;
 
 /// More cores than this are counted, not listed: nobody reads fifty findings.
@@ -58,7 +59,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         return nothing_found(cores);
     }
     // Cores that serve a NIC first, then the longest full.
-    full.sort_by_key(|f| (cores.queues(f.core).is_empty(), std::cmp::Reverse(f.total_ns), f.core));
+    full.order_by_key(|f| (cores.queues(f.core).is_empty(), std::cmp::Reverse(f.total_ns), f.core));
     let (told, rest) = full.split_at(full.len().min(MOST_FINDINGS));
     let is_told = |core: &u32| told.iter().any(|f| f.core == *core);
     let more = rest.iter().map(|f| f.core).filter(|core| !is_told(core)).collect::<BTreeSet<u32>>().len();

@@ -7,8 +7,8 @@ use crate::cores::words::{listed, percent, percent_value};
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::Ties;
 use crate::words::plural;
-use coroner_evidence::Source;
 use coroner_evidence::tasks::SchedulingClass;
+use coroner_evidence::{Order, Source};
 use std::collections::BTreeMap;
 
 /// From this average on the node is full.
@@ -101,7 +101,7 @@ fn waiting(cores: &Cores, watched_ns: f64) -> (f64, Vec<(String, f64)>) {
     }
     let all = by_command.values().sum();
     let mut most: Vec<(String, f64)> = by_command.into_iter().collect();
-    most.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    most.order_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     (all, most)
 }
 

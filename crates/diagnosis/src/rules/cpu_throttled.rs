@@ -11,7 +11,7 @@ use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectK
 use crate::ties::Ties;
 use crate::units::paths::{operand, shell_word};
 use crate::words::{count, duration_words, list, percent, plural};
-use coroner_evidence::{About, CgroupMount, CgroupOwner, Evidence, Point, Source, Time, Window, probe};
+use coroner_evidence::{About, CgroupMount, CgroupOwner, Evidence, Order, Point, Source, Time, Window, probe};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let measured: Vec<Throttled> = paths.iter().filter_map(|path| measure(evidence, path, first_look)).collect();
     let bitten: Vec<&Throttled> = measured.iter().filter(|t| is_bitten(t, window)).collect();
     let mut own: Vec<&Throttled> = bitten.iter().filter(|t| bites_itself(t, &bitten)).copied().collect();
-    own.sort_by_key(|t| std::cmp::Reverse(t.stopped));
+    own.order_by_key(|t| std::cmp::Reverse(t.stopped));
 
     let mut findings: Vec<Finding> = own.iter().take(SHOWN).map(|t| finding(evidence, t, window)).collect();
     if own.len() > SHOWN {
@@ -248,7 +248,7 @@ fn processes_in(evidence: &Evidence, path: &str) -> Vec<String> {
         }
     }
     let mut ranked: Vec<(&str, BTreeSet<u32>)> = pids.into_iter().collect();
-    ranked.sort_by_key(|(_, pids)| std::cmp::Reverse(pids.len()));
+    ranked.order_by_key(|(_, pids)| std::cmp::Reverse(pids.len()));
     let described = ranked.into_iter().filter_map(|(name, pids)| {
         let pid = pids.first()?;
         Some(match pids.len() {

@@ -85,6 +85,28 @@ mod tests {
         assert_eq!((f.ties.victims[0].pid, f.ties.culprits[0].pid, f.ties.cores.clone()), (100, 99, vec![1]));
     }
 
+    /// Eight equals that take turns have more together than the storm, but each has little. A small storm among them is not the cause.
+    #[test]
+    fn a_storm_among_many_who_take_turns_is_named_if_it_has_a_third() {
+        let among = |storm_ms: u64, each_ms: u64| {
+            let mut book = Book::new(2, 5);
+            let service = book.process(100, "svc");
+            let storm = book.short_lived(99, "storm", "sh");
+            book.each_second(&service, 70, 900).each_second(&storm, 900, 900);
+            book.ended(&storm, 80).charge(&service, &storm, 1, storm_ms);
+            for equal in 0..8 {
+                let equal = book.process(200 + equal, "equal");
+                book.each_second(&equal, 70, 10).charge(&service, &equal, 1, each_ms);
+            }
+            book.evidence(1.0)
+        };
+        assert_eq!(one(examine(&Case::of(&among(420, 60)))).subject.name, "storm[99]");
+        let small = among(180, 90);
+        fine(examine(&Case::of(&small)));
+        let turns = one(super::super::cpu_starved::examine(&Case::of(&small)));
+        assert_eq!(turns.ties.culprits[0].pid, 99, "but it took most: {}", turns.title);
+    }
+
     #[test]
     fn a_service_that_gets_most_of_what_it_asks_for_is_fine() {
         fine(examine(&Case::of(&storm(300, 150, 0.1))));

@@ -8,6 +8,7 @@ use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectK
 use crate::log_events::{self, Event, Family, LogEvent, XidEvent};
 use crate::ties::{Ties, When};
 use crate::words::{list, plural, times};
+use coroner_evidence::Order;
 use coroner_evidence::node::Gpu;
 use std::collections::BTreeMap;
 
@@ -143,7 +144,7 @@ fn finding(gpus: &[Gpu], bus: &str, events: &[LogEvent]) -> Option<Finding> {
     }
     // Worst first, by meaning and not by count.
     let mut ranked: Vec<Seen> = by_xid.into_values().collect();
-    ranked.sort_by_key(|seen| (std::cmp::Reverse(seen.severity), seen.xid));
+    ranked.order_by_key(|seen| (std::cmp::Reverse(seen.severity), seen.xid));
     let worst = ranked.first()?;
 
     let mut facts = Vec::new();

@@ -9,6 +9,7 @@ use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectK
 use crate::log_events::{self, Event, Family, LogEvent, StallEvent};
 use crate::ties::{Task, Ties, When};
 use crate::words::{duration_words, list, plural, times};
+use coroner_evidence::Order;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -258,7 +259,7 @@ fn workqueues(events: &[(Option<u32>, LogEvent)]) -> Finding {
         }
     }
     let mut ranked: Vec<(&str, (u64, u64))> = functions.into_iter().collect();
-    ranked.sort_by_key(|(_, (most, _))| std::cmp::Reverse(*most));
+    ranked.order_by_key(|(_, (most, _))| std::cmp::Reverse(*most));
     let names: Vec<String> = ranked.iter().map(|(f, (most, _))| format!("{f} ({} times)", most)).collect();
     let longest = ranked.iter().map(|(_, (_, us))| *us).max().unwrap_or(0);
     let last = events.last().map(|(_, e)| e.age_words()).unwrap_or_default();

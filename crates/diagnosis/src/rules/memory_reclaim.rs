@@ -14,7 +14,7 @@ use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectK
 use crate::ties::{Task, Ties};
 use crate::units::paths::operand;
 use crate::words::{bytes, count, duration_words, list, percent, plural, times};
-use coroner_evidence::{CgroupOwner, Evidence, MemoryHolder, Source, Time, probe};
+use coroner_evidence::{CgroupOwner, Evidence, MemoryHolder, Order, Source, Time, probe};
 use std::time::Duration;
 
 /// Share of time in which nothing could run because everything waited for memory (`full`). systemd-oomd kills at 60 % over 30 s;
@@ -186,7 +186,7 @@ fn cgroups_at_limit(evidence: &Evidence, secs: f64) -> Vec<AtLimit<'_>> {
         })
         .cloned()
         .collect();
-    deepest.sort_by_key(|c| std::cmp::Reverse(c.hits));
+    deepest.order_by_key(|c| std::cmp::Reverse(c.hits));
     deepest
 }
 
@@ -294,7 +294,7 @@ fn name_holders(case: &Case<'_>, finding: &mut Finding) {
     let last = evidence.memory_holders.iter().map(|holder| holder.at).max();
     let mut holders: Vec<&MemoryHolder> =
         evidence.memory_holders.iter().filter(|holder| Some(holder.at) == last).collect();
-    holders.sort_by_key(|holder| std::cmp::Reverse(holder.resident_bytes));
+    holders.order_by_key(|holder| std::cmp::Reverse(holder.resident_bytes));
     let task = |holder: &MemoryHolder| Task { tid: holder.pid, pid: holder.pid, comm: holder.comm.clone() };
     let source = "/proc/PID/stat, rss";
     for holder in holders.iter().take(HOLDERS_SHOWN) {

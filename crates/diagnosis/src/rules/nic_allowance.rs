@@ -9,7 +9,7 @@ use crate::cores::words::listed;
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{self, Ties};
 use crate::words::plural;
-use coroner_evidence::{Evidence, Source, probe};
+use coroner_evidence::{Evidence, Order, Source, probe};
 use std::collections::BTreeSet;
 
 const SUFFIX: &str = "_allowance_exceeded";
@@ -65,7 +65,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
             }
         }
         if !rising.is_empty() {
-            rising.sort_by_key(|(_, delta)| std::cmp::Reverse(delta.amount()));
+            rising.order_by_key(|(_, delta)| std::cmp::Reverse(delta.amount()));
             findings.push(finding(evidence, device, &rising));
         }
     }

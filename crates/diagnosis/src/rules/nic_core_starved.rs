@@ -16,7 +16,7 @@ use crate::cores::words::{listed, percent, percent_value, span};
 use crate::cores::{Cores, FullCore};
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{self, Queue, Task, Ties};
-use coroner_evidence::{Evidence, Nic, NicQueue, QueueKind, Source, Time, Window, probe};
+use coroner_evidence::{Evidence, Nic, NicQueue, Order, QueueKind, Source, Time, Window, probe};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A core that spends this share of its time in softirqs is serving its queues.
@@ -57,7 +57,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         }
         let mut findings: Vec<Finding> =
             stories.into_iter().map(|((subject, _), cases)| finding(cores, subject, cases)).collect();
-        findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
+        findings.order_by_key(|f| std::cmp::Reverse(f.severity));
         return Answer::Findings(findings);
     }
     if let Some((because, how_to_see)) = cores.waits_hidden() {
@@ -173,7 +173,7 @@ fn eras(owned: &[FullCore], core: u32, all: Window) -> Vec<Era> {
         return vec![Era { owner: None, windows: vec![all] }];
     }
     let mut taken: Vec<Window> = eras.iter().flat_map(|era| era.windows.iter().copied()).collect();
-    taken.sort_by_key(|window| window.from);
+    taken.order_by_key(|window| window.from);
     let mut rest = Vec::new();
     let mut from = all.from;
     for window in taken {
@@ -335,7 +335,7 @@ fn polled(evidence: &Evidence, core: u32, queue: &NicQueue, stretch: Window) -> 
 }
 
 fn finding(cores: &Cores, subject: String, mut cases: Vec<Starving>) -> Finding {
-    cases.sort_by_key(|c| std::cmp::Reverse((c.proven, c.lasted_ns())));
+    cases.order_by_key(|c| std::cmp::Reverse((c.proven, c.lasted_ns())));
     let worst = &cases[0];
     let queues_of = |case: &Starving| match case.queues.as_slice() {
         [] => String::new(),

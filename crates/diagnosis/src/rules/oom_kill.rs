@@ -11,7 +11,7 @@ use crate::log_events::{self, Event, Family, LogEvent, OomEvent, OomScope};
 use crate::ties::{Ties, When};
 use crate::units::paths::operand;
 use crate::words::{bytes, list, plural};
-use coroner_evidence::{CgroupOwner, Evidence, Source};
+use coroner_evidence::{CgroupOwner, Evidence, Order, Source};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         findings.push(node_finding(&of_node));
     }
     let mut latest_first: Vec<(&String, &Vec<Kill>)> = of_cgroup.iter().collect();
-    latest_first.sort_by_key(|(_, kills)| kills.last().map(|k| k.event.age));
+    latest_first.order_by_key(|(_, kills)| kills.last().map(|k| k.event.age));
     match latest_first.as_slice() {
         [] => {}
         [(cgroup, kills)] => findings.push(cgroup_finding(cgroup, kills)),
@@ -102,7 +102,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
         })
     };
     let mut unlogged: Vec<&(String, u64)> = counted.iter().filter(|(path, _)| !logged(path)).collect();
-    unlogged.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    unlogged.order_by_key(|(_, n)| std::cmp::Reverse(*n));
     match unlogged.as_slice() {
         [] => {}
         [(path, n)] => findings.push(counted_finding(path, *n)),

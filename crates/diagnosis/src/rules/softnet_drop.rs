@@ -11,7 +11,7 @@ use crate::cores::words::{listed, percent_value};
 use crate::finding::{Answer, Fact, FactKey, Finding, Severity, Subject, SubjectKind};
 use crate::ties::{Ties, When};
 use crate::words::{count, plural};
-use coroner_evidence::{Evidence, Source, Time, Window, probe};
+use coroner_evidence::{Evidence, Order, Source, Time, Window, probe};
 use std::collections::BTreeSet;
 
 /// Fewer in one window are only info: a burst that retransmission repairs.
@@ -108,7 +108,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     let processed: u64 = cores.iter().map(|c| c.processed).fold(0, u64::saturating_add);
 
     let mut dropping: Vec<&Core> = cores.iter().filter(|c| c.dropped > 0).collect();
-    dropping.sort_by_key(|c| std::cmp::Reverse(c.dropped));
+    dropping.order_by_key(|c| std::cmp::Reverse(c.dropped));
     let mut findings = if dropping.len() > MOST_CORES {
         vec![dropped_everywhere(case, &dropping)]
     } else {
@@ -116,7 +116,7 @@ pub fn examine(case: &Case<'_>) -> Answer {
     };
     let mut squeezed: Vec<&Core> =
         cores.iter().filter(|c| c.squeezes_per_second() >= MANY_SQUEEZES_PER_SECOND).collect();
-    squeezed.sort_by_key(|c| std::cmp::Reverse(c.squeezed));
+    squeezed.order_by_key(|c| std::cmp::Reverse(c.squeezed));
     if let Some(worst) = squeezed.first() {
         findings.push(squeezes(worst, squeezed.len()));
     }

@@ -12,7 +12,7 @@ use crate::ties::{Ties, When};
 use crate::words::{bytes, count, duration_words, plural};
 use crate::zombies::growth::{self, Peak};
 use crate::zombies::{self, Growth, MakerShare, ZombieReport, cost, makers};
-use coroner_evidence::{About, CgroupCensus, Evidence, StatRead, Time, ZombieScan, probe};
+use coroner_evidence::{About, CgroupCensus, Evidence, Order, StatRead, Time, ZombieScan, probe};
 use std::time::Duration;
 
 /// An idle machine keeps about 40 after boot (units that ran once); this is more than booting leaves.
@@ -147,7 +147,7 @@ impl<'e> Judged<'e> {
             return Vec::new();
         }
         let weight = |share: &MakerShare| share.left.unwrap_or(share.born);
-        leakers.sort_by_key(|share| std::cmp::Reverse(weight(share)));
+        leakers.order_by_key(|share| std::cmp::Reverse(weight(share)));
         let all = leakers.iter().fold(0u64, |sum, share| sum.saturating_add(weight(share)));
         leakers.retain(|share| weight(share) as f64 >= WORTH_NAMING * all as f64);
         leakers

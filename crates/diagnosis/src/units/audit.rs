@@ -8,7 +8,7 @@ use crate::agents::baseline::{BaselineError, Drift};
 use crate::agents::{self, CatalogueError, Judgement, Verdict};
 use crate::code::Code;
 use crate::finding::{Finding, diagnose};
-use coroner_evidence::{Enablement, Evidence, Unit, UnitFile, Unseen, probe};
+use coroner_evidence::{Enablement, Evidence, Order, Unit, UnitFile, Unseen, probe};
 use std::collections::BTreeMap;
 
 /// The findings that the audit shows.
@@ -113,9 +113,9 @@ pub fn audit(evidence: &Evidence) -> Audit<'_> {
         }
     }
     let mut units: Vec<AuditedUnit> = by_name.into_values().collect();
-    units.sort_by(|a, b| order(&a.cost, &b.cost).then_with(|| a.name.cmp(b.name)));
+    units.order_by(|a, b| order(&a.cost, &b.cost).then_with(|| a.name.cmp(b.name)));
     let mut cgroups: Vec<(String, UnitCost)> = costs.into_iter().collect();
-    cgroups.sort_by(|a, b| order(&a.1, &b.1).then_with(|| a.0.cmp(&b.0)));
+    cgroups.order_by(|a, b| order(&a.1, &b.1).then_with(|| a.0.cmp(&b.0)));
     if evidence.image.is_some() || !evidence.units.is_empty() {
         cgroups.clear();
     }

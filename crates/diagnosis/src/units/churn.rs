@@ -11,7 +11,7 @@ use super::paths::{UnitPaths, is_session};
 use crate::cgroup_paths::cgroup_name;
 use crate::zombies::groups::join_path;
 use crate::zombies::makers;
-use coroner_evidence::{CgroupOwner, ChildExits, Evidence, Time, name_pattern};
+use coroner_evidence::{CgroupOwner, ChildExits, Evidence, Order, Time, name_pattern};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 pub use who::makes_for_others;
@@ -140,7 +140,7 @@ pub fn churning(evidence: &Evidence) -> Vec<Churning<'_>> {
             });
         }
     }
-    found.sort_by(|a, b| b.per_hour.total_cmp(&a.per_hour).then_with(|| a.unit.cmp(&b.unit)));
+    found.order_by(|a, b| b.per_hour.total_cmp(&a.per_hour).then_with(|| a.unit.cmp(&b.unit)));
     found
 }
 

@@ -5,7 +5,7 @@
 
 use super::loops::{SLOW_LOOP_PERIOD, Trend};
 use crate::log_events;
-use coroner_evidence::{CgroupOwner, Clocks, Container, Evidence, Wall};
+use coroner_evidence::{CgroupOwner, Clocks, Container, Evidence, Order, Wall};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -64,7 +64,7 @@ pub fn container_loops(evidence: &Evidence) -> Vec<ContainerLoop<'_>> {
     let mut loops: Vec<ContainerLoop<'_>> = looks
         .into_values()
         .filter_map(|mut looks| {
-            looks.sort_by(|a, b| (a.at, a.restarts, &a.id).cmp(&(b.at, b.restarts, &b.id)));
+            looks.order_by(|a, b| (a.at, a.restarts, &a.id).cmp(&(b.at, b.restarts, &b.id)));
             judge(&looks, wall, clock)
         })
         .collect();
@@ -74,7 +74,7 @@ pub fn container_loops(evidence: &Evidence) -> Vec<ContainerLoop<'_>> {
             .into_iter()
             .filter(|l| !l.container.pod_uid.as_ref().is_some_and(|uid| known_pods.contains(uid))),
     );
-    loops.sort_by(|a, b| {
+    loops.order_by(|a, b| {
         let rate = |l: &ContainerLoop<'_>| l.per_hour.unwrap_or(0.0);
         rate(b).total_cmp(&rate(a)).then_with(|| a.name().cmp(&b.name()))
     });

@@ -7,7 +7,7 @@
 mod steps;
 
 use crate::log_events;
-use coroner_evidence::{Evidence, Time, Unit, Wall};
+use coroner_evidence::{Evidence, Order, Time, Unit, Wall};
 use coroner_report::named;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -93,7 +93,7 @@ pub fn looks(evidence: &Evidence) -> BTreeMap<&str, Vec<&Unit>> {
         looks.entry(unit.name.as_str()).or_default().push(unit);
     }
     for looks in looks.values_mut() {
-        looks.sort_by(|a, b| {
+        looks.order_by(|a, b| {
             let key = |u: &Unit| (u.at, u.restarts, u.main_started);
             key(a).cmp(&key(b)).then_with(|| (&a.invocation_id, &a.sub_state).cmp(&(&b.invocation_id, &b.sub_state)))
         });
@@ -142,7 +142,7 @@ pub fn loops(evidence: &Evidence) -> Vec<Loop<'_>> {
         .into_iter()
         .filter_map(|(name, looks)| judge(&looks, restarts_logged.remove(name).unwrap_or_default(), &scene))
         .collect();
-    loops.sort_by(|a, b| {
+    loops.order_by(|a, b| {
         let rate = |l: &Loop<'_>| l.per_hour.unwrap_or(0.0);
         let counts = |l: &Loop<'_>| Reverse((l.in_window.map_or(0, |(n, _)| n), l.restarts));
         b.is_loop()

@@ -9,6 +9,7 @@ use crate::cores::cited::{how_to_move, why_no_room, with_room_for_thread};
 use crate::finding::{Finding, Severity};
 use crate::ties::Task;
 use crate::units::protected::is_protected;
+use coroner_evidence::Order;
 use coroner_report::TimeSpan;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +30,7 @@ pub fn conclude(case: &Case<'_>) -> Conclusion {
     let mut verdicts = Vec::new();
     // Remarks about a unit come last, when it is known whether the unit has a verdict.
     let mut order: Vec<usize> = (0..case.findings.len()).collect();
-    order.sort_by_key(|&i| is_remark(case.findings[i].code));
+    order.order_by_key(|&i| is_remark(case.findings[i].code));
     for root in order {
         // What has a cause is no root.
         let (Some(judged), false) = (&roots[root], edges.iter().any(|edge| edge.to == root)) else { continue };
@@ -53,7 +54,7 @@ pub fn conclude(case: &Case<'_>) -> Conclusion {
         }
     }
     // What goes on can still be stopped; of what is over, the latest is remembered best.
-    verdicts.sort_by_key(|verdict| Reverse((verdict.time.ongoing, verdict.severity, verdict.certainty, verdict.over)));
+    verdicts.order_by_key(|verdict| Reverse((verdict.time.ongoing, verdict.severity, verdict.certainty, verdict.over)));
     let unexplained = case
         .findings
         .iter()

@@ -2,7 +2,7 @@
 
 use crate::finding::Finding;
 use crate::times::FIRST_LOOK;
-use coroner_evidence::Evidence;
+use coroner_evidence::{Evidence, Order};
 use coroner_report::Moment;
 
 /// The findings that have a time, oldest first.
@@ -23,6 +23,6 @@ pub fn of(evidence: &Evidence, findings: &[&Finding]) -> Vec<Moment> {
             })
         })
         .collect();
-    moments.sort_by_key(|moment| moment.at);
+    moments.order_by_key(|moment| moment.at);
     moments
 }

@@ -1,6 +1,6 @@
 //! What threads in uninterruptible sleep waited for, by the kernel functions on their stacks.
 
-use coroner_evidence::{Block, Party, Time, WaitLedger};
+use coroner_evidence::{Block, Order, Party, Time, WaitLedger};
 use std::collections::BTreeMap;
 
 /// What a blocked thread needs to go on.
@@ -127,7 +127,7 @@ pub fn blocked(ledgers: &[WaitLedger]) -> Vec<Blocked<'_>> {
         }
     }
     let mut all: Vec<Blocked<'_>> = by_place.into_values().collect();
-    all.sort_by_key(|one| std::cmp::Reverse(one.sleeps.longest_ns));
+    all.order_by_key(|one| std::cmp::Reverse(one.sleeps.longest_ns));
     all
 }
 

@@ -12,7 +12,7 @@ use super::sums::{TakenByCore, does_softirqs};
 use crate::case::Case;
 use crate::cores::ROOM;
 use coroner_evidence::tasks::SchedulingClass;
-use coroner_evidence::{Charge, CoreSet, Evidence, Party, Runner, WaitLedger, Window};
+use coroner_evidence::{Charge, CoreSet, Evidence, Order, Party, Runner, WaitLedger, Window};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// In an interval that counts, a thread waits at least this share of it: less is not felt.
@@ -158,7 +158,7 @@ pub fn losses(case: &Case<'_>) -> Option<Vec<Loss>> {
     for loss in &mut losses {
         finish(loss);
     }
-    losses.sort_by_key(|loss| (loss.kind, std::cmp::Reverse(loss.victims.iter().map(|v| v.waited_ns).sum::<u64>())));
+    losses.order_by_key(|loss| (loss.kind, std::cmp::Reverse(loss.victims.iter().map(|v| v.waited_ns).sum::<u64>())));
     Some(losses)
 }
 
@@ -278,7 +278,8 @@ fn judge(
         let sum = by_kind.entry(kind_of(taker)).or_default();
         *sum = sum.saturating_add(taker.ns);
     }
-    let (kind, _) = by_kind.iter().max_by_key(|(_, ns)| **ns)?;
+    let kind =
+        &main_kind(&by_kind, seat.taken.iter().filter(|taker| is_turns(kind_of(taker))).map(|taker| taker.ns).max())?;
     let victim = Victim {
         actor: actor.clone(),
         party: party.clone(),
@@ -302,9 +303,27 @@ fn judge(
     if victim.lost() < needed || (humble && !humble_too) || (brief && needed == LOST_TO_TURNS) {
         return None;
     }
-    let takers: Vec<Taker> = seat.taken.iter().filter(|taker| kind_of(taker) == *kind).cloned().collect();
+    // Short-lived processes take turns, too: a smaller storm is one of those who do.
+    let belongs = |of: Kind| of == *kind || (is_turns(*kind) && of == Kind::Forks);
+    let takers: Vec<Taker> = seat.taken.iter().filter(|taker| belongs(kind_of(taker))).cloned().collect();
     let cores = seat.by_core.iter().filter(|(_, ns)| **ns * 20 >= seat.waited_ns).map(|(core, _)| *core).collect();
     Some(Loss { kind: *kind, victims: vec![victim], takers, cores, when, named: 0.0 })
+}
+
+fn is_turns(kind: Kind) -> bool {
+    matches!(kind, Kind::Crowd | Kind::Turns)
+}
+
+/// What took most. Many who take turns may together have more than a fork storm or a real-time thread, and yet each of them little: what
+/// acts as one, has a third of the wait, and twice as much as the largest of those, is what can be mended.
+fn main_kind(by_kind: &BTreeMap<Kind, u64>, largest_turn: Option<u64>) -> Option<Kind> {
+    let (most, _) = by_kind.iter().max_by_key(|(_, ns)| **ns)?;
+    let all = by_kind.values().fold(0, |sum: u64, ns| sum.saturating_add(*ns));
+    let acts_as_one = |(kind, ns): &(&Kind, &u64)| {
+        !is_turns(**kind) && ns.saturating_mul(3) >= all && **ns >= largest_turn.unwrap_or(0).saturating_mul(2)
+    };
+    let one = by_kind.iter().filter(acts_as_one).max_by_key(|(_, ns)| **ns);
+    Some(one.map_or(*most, |(kind, _)| *kind))
 }
 
 /// Whether the victim had to stay where it waited while other cores had room.
@@ -385,8 +404,8 @@ fn add_victim(victims: &mut Vec<Victim>, victim: Victim) {
 
 /// Orders what was merged, and leaves only takers worth naming.
 fn finish(loss: &mut Loss) {
-    loss.victims.sort_by_key(|victim| (std::cmp::Reverse(victim.waited_ns), victim.actor.pid));
-    loss.takers.sort_by_key(|taker| (std::cmp::Reverse(taker.ns), taker.actor.pid));
+    loss.victims.order_by_key(|victim| (std::cmp::Reverse(victim.waited_ns), victim.actor.pid));
+    loss.takers.order_by_key(|taker| (std::cmp::Reverse(taker.ns), taker.actor.pid));
     let all = loss.victims.iter().map(|victim| victim.waited_ns).fold(0, u64::saturating_add).max(1) as f64;
     let mut place = 0;
     loss.takers.retain(|taker| {

@@ -8,8 +8,8 @@ use super::precedence::{Precedence, Weights};
 use coroner_evidence::cgroups::CgroupOwner;
 use coroner_evidence::tasks::SchedulingClass;
 use coroner_evidence::{
-    Account, Block, Charge, CoreSet, CoreTicks, Evidence, LedgerMethod, Party, Runner, Source, ThreadSample, Time,
-    WaitLedger, Window,
+    Account, Block, Charge, CoreSet, CoreTicks, Evidence, LedgerMethod, Order, Party, Runner, Source, ThreadSample,
+    Time, WaitLedger, Window,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -259,7 +259,7 @@ pub fn sum_up(evidence: &Evidence, by: By) -> Option<WaitSums> {
         }
     }
     let mut rows: Vec<Row> = rows.into_iter().map(|(who, sum)| sum.row(who, &evidence.waits)).collect();
-    rows.sort_by(|a, b| b.lost_ns().cmp(&a.lost_ns()).then_with(|| a.who.cmp(&b.who)));
+    rows.order_by(|a, b| b.lost_ns().cmp(&a.lost_ns()).then_with(|| a.who.cmp(&b.who)));
     let is_estimate = evidence.waits.iter().any(|ledger| ledger.method == LedgerMethod::Estimate);
     let method = if is_estimate { LedgerMethod::Estimate } else { LedgerMethod::Bpf };
     let window = Window { from: first.from, to: last.to };
@@ -343,7 +343,7 @@ impl Sum {
     fn row(self, who: Who, ledgers: &[WaitLedger]) -> Row {
         let mut charged: Vec<Charged> =
             self.charged.into_iter().map(|((to, core, why), ns)| Charged { to, core, ns, why }).collect();
-        charged.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| a.to.cmp(&b.to)));
+        charged.order_by(|a, b| b.ns.cmp(&a.ns).then_with(|| a.to.cmp(&b.to)));
         let on = |((what, function), sleeps): (_, Sleeps)| BlockedOn {
             what,
             function,
@@ -352,7 +352,7 @@ impl Sum {
             goes_on: sleeps.go_on(ledgers),
         };
         let mut blocked_on: Vec<BlockedOn> = self.blocked.into_iter().map(on).collect();
-        blocked_on.sort_by_key(|on| Reverse(on.ns));
+        blocked_on.order_by_key(|on| Reverse(on.ns));
         Row {
             who,
             ran_ns: self.ran_ns,

@@ -6,7 +6,7 @@ use crate::kernel_work::Work;
 use crate::memcg_size::MemcgSize;
 use crate::rules::slow_memcg_stat;
 use crate::words::{bytes, count, duration_words, percent};
-use coroner_evidence::{About, Evidence, Source, StatRead, Unseen, WorkRow, ZombieScan, probe};
+use coroner_evidence::{About, Evidence, Order, Source, StatRead, Unseen, WorkRow, ZombieScan, probe};
 use coroner_report::named;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -188,7 +188,7 @@ fn kernel_work(evidence: &Evidence) -> Option<SampledWork> {
     }
     let mut by_task: Vec<TaskSamples> = by_task.into_values().collect();
     // A sample may count as both.
-    by_task.sort_by_key(|t| (Reverse(t.memcg_walk.max(t.reclaim)), t.pid));
+    by_task.order_by_key(|t| (Reverse(t.memcg_walk.max(t.reclaim)), t.pid));
     by_task.truncate(MOST_TASKS);
     let by_symbol = work.symbols(of).into_iter().take(MOST_SYMBOLS);
     let system = work.time(|_| true);

@@ -3,7 +3,7 @@
 //! Names are folded by their form ([`name_pattern_into`]), those without a pattern by what they have in common; parents that differ
 //! only in an id are merged. Whatever is big keeps its own line, and nothing is lost: the rest is one line too.
 
-use coroner_evidence::{name_pattern_into, pattern_covers};
+use coroner_evidence::{Order, name_pattern_into, pattern_covers};
 use hashbrown::hash_map::Entry;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::cmp::Reverse;
@@ -288,7 +288,7 @@ fn across_parents<'a>(
     links: &mut Links,
 ) -> Vec<Line<'a>> {
     let alike = |k: &Kin| (folded.of.get(k.parent as usize).copied().unwrap_or(0), k.pattern);
-    kin.sort_unstable_by_key(|k| (alike(k), Reverse(k.count), k.members.first));
+    kin.order_by_key(|k| (alike(k), Reverse(k.count), k.members.first));
     let mut lines: Vec<Line<'a>> = Vec::new();
     let mut kin = kin.into_iter().peekable();
     let mut run: Vec<Kin> = Vec::new();
@@ -411,14 +411,14 @@ fn small<'a>(lines: &mut Vec<Line<'a>>) -> Vec<Line<'a>> {
             small.push(line);
         }
     }
-    shares.sort_by_key(|(many, line)| (*many, rank(line)));
+    shares.order_by_key(|(many, line)| (*many, rank(line)));
     // One less if there is a rest, which takes a line too.
     let all = small.is_empty() && first.len() + shares.len() <= MOST_LINES;
     let room = if all { shares.len() } else { shares.len().min(MOST_LINES - 1 - LINES) };
     small.extend(shares.split_off(room).into_iter().map(|(_, line)| line));
     lines.extend(first);
     lines.extend(shares.into_iter().map(|(_, line)| line));
-    lines.sort_by_key(rank);
+    lines.order_by_key(rank);
     small
 }
 

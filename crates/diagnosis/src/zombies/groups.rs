@@ -2,7 +2,7 @@
 
 use super::folding::{self, Folding, Item, split};
 use super::{Group, pins};
-use coroner_evidence::{Born, CgroupOwner, Charged, ZombieScan};
+use coroner_evidence::{Born, CgroupOwner, Charged, Order, ZombieScan};
 use std::cmp::Reverse;
 
 /// The groups of a scan, and for each of its zombies the index of its group.
@@ -47,7 +47,7 @@ pub fn groups(scan: &ZombieScan) -> (Vec<Group<'_>>, Vec<u32>) {
     pins::add(scan, &class_of, &mut groups);
 
     let mut order: Vec<u32> = (0..groups.len() as u32).collect();
-    order.sort_by_key(|&i| rank(&groups[i as usize]));
+    order.order_by_key(|&i| rank(&groups[i as usize]));
     let mut place = vec![0u32; groups.len()];
     for (to, &from) in order.iter().enumerate() {
         place[from as usize] = to as u32;
@@ -55,7 +55,7 @@ pub fn groups(scan: &ZombieScan) -> (Vec<Group<'_>>, Vec<u32>) {
     for class in &mut class_of {
         *class = place[*class as usize];
     }
-    groups.sort_by_key(rank);
+    groups.order_by_key(rank);
     (groups, class_of)
 }
 
@@ -95,7 +95,7 @@ fn without_names(scan: &ZombieScan) -> Vec<Group<'_>> {
         set_owner(group);
         pins::without_files(group);
     }
-    groups.sort_by_key(rank);
+    groups.order_by_key(rank);
     groups
 }
 

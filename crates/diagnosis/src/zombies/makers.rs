@@ -5,7 +5,7 @@ use super::folding::{covers, covers_path};
 use super::groups::join_path;
 use super::survivors::survivors;
 use crate::ties::{Task, Ties};
-use coroner_evidence::{CgroupChurn, CgroupOwner, Evidence, Maker, Time, ZombieScan, name_pattern};
+use coroner_evidence::{CgroupChurn, CgroupOwner, Evidence, Maker, Order, Time, ZombieScan, name_pattern};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ pub fn leakers<'g>(group: &'g Group<'_>) -> Vec<&'g MakerShare> {
             group.makers.iter().filter(|share| all_stay && share.maker.is_some() && share.born >= A_FEW).collect()
         }
     };
-    leakers.sort_by_key(|share| std::cmp::Reverse(share.left.unwrap_or(share.born)));
+    leakers.order_by_key(|share| std::cmp::Reverse(share.left.unwrap_or(share.born)));
     leakers
 }
 
@@ -201,7 +201,7 @@ pub fn shares_until(evidence: &Evidence, scan: Option<&ZombieScan>, until: Optio
             share
         })
         .collect();
-    shares.sort_by(|a, b| {
+    shares.order_by(|a, b| {
         (b.born, b.removed)
             .cmp(&(a.born, a.removed))
             .then_with(|| (&a.parent, &a.pattern).cmp(&(&b.parent, &b.pattern)))

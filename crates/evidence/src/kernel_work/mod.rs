@@ -7,6 +7,7 @@ mod functions;
 
 pub use functions::{Meaning, OF_MODULES, USER_CODE};
 
+use crate::order::Order;
 use functions::{
     FUNCTIONS, HUGE_PAGES, IDLE, INTERRUPT, KERNEL, KERNFS, LEAVING, NAMED, NETWORK, PAGE_FAULT, PAGE_TABLES, RECLAIM,
     STEP, WALK, family_of,
@@ -127,7 +128,7 @@ fn fewer_rows(mut rows: Vec<WorkRow>, most: usize) -> Vec<WorkRow> {
         }
         rows.extend(others.into_values());
     }
-    rows.sort_by_key(|row| (Reverse(row.samples), row.core, row.tid, row.kind));
+    rows.order_by_key(|row| (Reverse(row.samples), row.core, row.tid, row.kind));
     rows
 }
 

@@ -5,6 +5,7 @@
 //! before it (churn, exits, slow reads) nothing does. Kernel log and journal lines are an exception, as for a live watcher: those
 //! before the window stay, because rules report what happened within the last day. Everything after the window is dropped.
 
+use crate::order::Order;
 use crate::time::{Time, Window};
 use crate::{Clocks, Evidence, LogLine, Nic, Observer, Process, Thread, Wall};
 use std::collections::{HashMap, HashSet};
@@ -104,7 +105,7 @@ pub fn scans<T>(
     let of = |wanted: &dyn Fn(&T) -> bool| {
         let mut places: Vec<usize> =
             (0..scans.len()).filter(|&i| at(&scans[i]) <= window.to && wanted(&scans[i])).collect();
-        places.sort_by_key(|&i| at(&scans[i]));
+        places.order_by_key(|&i| at(&scans[i]));
         places
     };
     let within = of(&|scan| at(scan) >= window.from);

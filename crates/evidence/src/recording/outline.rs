@@ -9,6 +9,7 @@ use super::profile::SourceRow;
 use super::read::{self, RecordingReader};
 use super::rows::U64;
 use super::{About, IncidentRow, RecordingError};
+use crate::order::Order;
 use crate::time::{Clocks, Time, Window};
 use crate::{CoreTimes, LogLine, Nic, Node, UnitLogLine};
 use rusqlite::Connection;
@@ -168,7 +169,7 @@ pub fn core_looks(
         }
         found.looks.extend(looks);
     }
-    found.looks.sort_by_key(|look| look.at);
+    found.looks.order_by_key(|look| look.at);
     found.covered.retain(|seen| seen.from <= window.to && seen.to >= window.from);
     for seen in &mut found.covered {
         *seen = Window { from: seen.from.max(window.from), to: seen.to.min(window.to) };
@@ -203,7 +204,7 @@ fn listed(db: &Connection) -> rusqlite::Result<Vec<ChunkAt>> {
         Ok(ChunkAt { id: row.get(0)?, from: row.get(1)?, to: row.get(2)?, rows: row.get::<_, U64>(3)?.0 })
     };
     let mut chunks: Vec<ChunkAt> = select.query_map([], chunk)?.filter_map(Result::ok).take(MOST_ROWS).collect();
-    chunks.sort_by_key(|chunk| (chunk.from, chunk.id));
+    chunks.order_by_key(|chunk| (chunk.from, chunk.id));
     Ok(chunks)
 }
 

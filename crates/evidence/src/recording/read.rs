@@ -12,6 +12,7 @@ use super::unit_rows::{self, TextFileRow};
 use super::zombie_rows::{self, Unpacked};
 use super::{About, Logs, PROBE, Recording, RecordingError, cut, node_rows};
 use crate::counters::{Counters, Point, Series, Source};
+use crate::order::Order;
 use crate::time::{Clocks, Time, Window};
 use crate::{CoreTicks, CoreTimes, Evidence, Nic, Node, ThreadKey, ThreadSample, Unit, Unseen, WaitLedger, ZombieScan};
 use rusqlite::types::Value;
@@ -392,7 +393,7 @@ impl RecordingReader {
         // A thread without a sample at that look has not run since its last one.
         let at = window.from;
         let mut stood: Vec<ThreadSample> = before.into_values().map(|sample| ThreadSample { at, ..sample }).collect();
-        stood.sort_by_key(|sample| sample.key);
+        stood.order_by_key(|sample| sample.key);
         let _ = self.room.take(size_of_val(stood.as_slice()));
         stood.extend(samples);
         stood

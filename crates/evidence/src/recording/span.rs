@@ -8,6 +8,7 @@ use super::read::{MAX_BYTES, RecordingReader, Room};
 use super::segments::{self, Segment};
 use super::write::beside;
 use super::{NOT_RECORDED, PROBE, Recording, RecordingError, cut};
+use crate::order::Order;
 use crate::time::{Clocks, Time, Window};
 use crate::{Evidence, Unseen, Wall};
 use std::io;
@@ -210,7 +211,7 @@ fn read_directory(path: &Path, span: &Span, streams: usize) -> Result<Recording,
         .into_iter()
         .filter_map(|part| part.window(span, now).filter(|window| part.overlaps(*window)).map(|window| (part, window)))
         .collect();
-    found.sort_by_key(|(part, _)| part.looks.from);
+    found.order_by_key(|(part, _)| part.looks.from);
     let (of_boot, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(part, _)| same_boot(&part.boot, &boot));
     // Another boot's clock cannot tell where a span of the last seconds begins.
     let others: Vec<Part> =
@@ -305,7 +306,7 @@ fn read_parts(
         (whole.about, to) = (about, window.to);
     }
     let evidence = &mut whole.evidence;
-    evidence.clocks.sort_by_key(|c| c.at);
+    evidence.clocks.order_by_key(|c| c.at);
     cut::told_once(evidence, Window { from, to });
     let edges = if left_out.is_empty() { edges(span, Window { from, to }) } else { Edges::default() };
     let gaps = gaps(evidence, edges);

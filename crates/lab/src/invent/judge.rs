@@ -340,9 +340,11 @@ fn judge_blame(
         lost().any(|loser| loser.takers.iter().any(|(taker, _)| *taker == number))
             || lost().any(|l| l.throttled && l.process.group == case.processes[number].group)
     };
-    // What others on the node lost, nobody measured: somebody of the case may well have taken it.
+    // What others on the node lost, nobody measured, nor what those who wait for each other lost: somebody may well have taken it.
     let others_lost = |f: &Finding| {
-        let is_ours = |pid: u32| happened.fates.iter().chain(&happened.blocked).any(|fate| fate.pid == pid);
+        let is_ours = |pid: u32| {
+            happened.fates.iter().chain(&happened.blocked).any(|fate| fate.pid == pid && fate.loss.is_some())
+        };
         !f.ties.victims.is_empty() && !f.ties.victims.iter().any(|task| is_ours(task.pid))
     };
     let names_somebody = |f: &Finding| {

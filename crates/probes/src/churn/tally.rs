@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use coroner_evidence::{CgroupChurn, CgroupFate, Maker, Time, name_pattern};
+use coroner_evidence::{CgroupChurn, CgroupFate, Maker, Order, Time, name_pattern};
 
 use super::event::{Event, EventKind, Process};
 use super::fates::Fates;
@@ -321,7 +321,7 @@ impl Row {
 
     fn told(self, key: RowKey, from: Time, to: Time) -> CgroupChurn {
         let mut via: Vec<(String, (u64, u64))> = self.via.into_iter().collect();
-        via.sort_by_key(|(_, acts)| std::cmp::Reverse(*acts));
+        via.order_by_key(|(_, acts)| std::cmp::Reverse(*acts));
         let via: Vec<String> = via.into_iter().take(MAX_VIA).map(|(comm, _)| comm).collect();
         // Rows merged for lack of space have several makers.
         let maker = self.maker.filter(|_| key.maker != MakerKey::Nobody);
@@ -344,7 +344,7 @@ impl Row {
 fn sort(rows: &mut [CgroupChurn]) {
     let total = |row: &CgroupChurn| Counts { made: row.born, removed: row.removed, freed: row.freed }.total();
     let pid = |row: &CgroupChurn| row.maker.as_ref().map(|m| m.pid);
-    rows.sort_by(|a, b| {
+    rows.order_by(|a, b| {
         let places = (&a.parent, &a.pattern, pid(a)).cmp(&(&b.parent, &b.pattern, pid(b)));
         total(b).cmp(&total(a)).then(places)
     });

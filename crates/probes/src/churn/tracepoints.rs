@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use coroner_evidence::perf::{Attr, Fields, HEADER, RawSample, SideRecord, kind, record_header, sample, sample_bit};
-use coroner_evidence::{CoreSet, Time};
+use coroner_evidence::{CoreSet, Order, Time};
 use rustix::event::epoll;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -101,7 +101,7 @@ impl Tracepoints {
                 *lost = lost.saturating_add(1);
             }
         }
-        waiting.sort_by_key(|(at, _)| *at);
+        waiting.order_by_key(|(at, _)| *at);
         let ready = match last || waiting.len() > MAX_WAITING {
             true => waiting.len(),
             false => waiting.partition_point(|(at, _)| *at <= complete),

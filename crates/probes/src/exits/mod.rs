@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
-use coroner_evidence::{ChildExits, Evidence, Time, probe};
+use coroner_evidence::{ChildExits, Evidence, Order, Time, probe};
 
 use crate::Root;
 use crate::bpf::{Blind, Reason};
@@ -185,7 +185,7 @@ impl ExitReader {
 
 /// Keeps the `most` items with the most failures. Returns the failures of those dropped.
 fn keep_most_failed<T>(items: &mut Vec<T>, most: usize, counts: impl Fn(&T) -> &Counts) -> u64 {
-    items.sort_by_key(|item| (Reverse(counts(item).failed), counts(item).parent_pid));
+    items.order_by_key(|item| (Reverse(counts(item).failed), counts(item).parent_pid));
     items.drain(items.len().min(most)..).map(|item| counts(&item).failed).sum()
 }
 

@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use coroner_evidence::Order as _;
 use coroner_evidence::{Evidence, UnitLogLine, Wall, probe};
 
 use crate::tree::{FileKind, Tree, is_absent};
@@ -175,7 +176,7 @@ impl JournalReader {
             evidence.unseen(probe::JOURNAL, "some unit messages", why, "journalctl --unit=NAME");
         }
         self.note(&lines);
-        lines.sort_by_key(|line| line.at);
+        lines.order_by_key(|line| line.at);
         evidence.unit_log.extend(lines);
     }
 

@@ -5,7 +5,7 @@ use super::napi_threads::{self, NapiThread};
 use super::netlink::{Napi, Netdev};
 use super::sysfs;
 use crate::root::Root;
-use coroner_evidence::{CoreSet, MapSource, NicQueue, QueueKind};
+use coroner_evidence::{CoreSet, MapSource, NicQueue, Order, QueueKind};
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -70,7 +70,7 @@ impl Subject<'_> {
     fn napis(&self) -> Vec<&Napi> {
         let (Some(netdev), Some(ifindex)) = (self.netdev, self.device.ifindex) else { return Vec::new() };
         let mut napis: Vec<&Napi> = netdev.napis.iter().filter(|n| n.ifindex == ifindex).collect();
-        napis.sort_by_key(|n| n.id);
+        napis.order_by_key(|n| n.id);
         napis
     }
 

@@ -4,7 +4,7 @@
 //! that of another namespace (see [`super::namespaces`]).
 
 use crate::root::{ReadError, Root};
-use coroner_evidence::CoreSet;
+use coroner_evidence::{CoreSet, Order};
 use std::io::Read;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ const MAX_QUEUES: usize = 4096;
 pub fn devices(sys: &Root, limit: usize) -> Result<Vec<Device>, ReadError> {
     let mut devices: Vec<Device> =
         sys.list("class/net")?.into_iter().filter(|name| name != "lo").filter_map(|name| identify(sys, name)).collect();
-    devices.sort_by(|a, b| b.bus.is_some().cmp(&a.bus.is_some()).then_with(|| a.name.cmp(&b.name)));
+    devices.order_by(|a, b| b.bus.is_some().cmp(&a.bus.is_some()).then_with(|| a.name.cmp(&b.name)));
     devices.truncate(limit);
     for device in &mut devices {
         describe(sys, device);
@@ -96,8 +96,8 @@ pub fn queues(sys: &Root, device: &str) -> Queues {
             queues.tx.push(Queue { index, steering: mask("xps_cpus") });
         }
     }
-    queues.rx.sort_by_key(|q| q.index);
-    queues.tx.sort_by_key(|q| q.index);
+    queues.rx.order_by_key(|q| q.index);
+    queues.tx.order_by_key(|q| q.index);
     queues
 }
 

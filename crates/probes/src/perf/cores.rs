@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use coroner_evidence::perf::{HEADER, SideRecord, record_header};
-use coroner_evidence::{CoreSet, Time};
+use coroner_evidence::{CoreSet, Order, Time};
 
 use super::{Attributes, Event, Ring};
 use crate::Root;
@@ -110,7 +110,7 @@ impl SampledCores {
                 }
             }
         }
-        self.cores.sort_by_key(|core| core.number);
+        self.cores.order_by_key(|core| core.number);
         match refused {
             None => Ok(()),
             Some(refused) => Err(Refused { blind: refused.blind.max(online.len() - self.cores.len()), ..refused }),

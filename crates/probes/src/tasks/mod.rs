@@ -24,7 +24,7 @@ mod stat;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 
-use coroner_evidence::{Evidence, Observer, Time, probe};
+use coroner_evidence::{Evidence, Observer, Order, Time, probe};
 use rustix::io::Errno;
 
 use crate::Root;
@@ -205,7 +205,7 @@ impl TaskReader {
         let watched = std::mem::take(&mut self.known.watched);
         let mut waiting: Vec<&Watched> = watched.iter().filter(|thread| self.known.is_waiting(thread, at)).collect();
         // Network threads first; on an overloaded node everything waits.
-        waiting.sort_by_key(|thread| !self.known.is_standing(thread));
+        waiting.order_by_key(|thread| !self.known.is_standing(thread));
         for Watched { pid, key, files: kept } in waiting.into_iter().take(WAITING_PER_LOOK) {
             let reading = match kept {
                 Some(kept) => files.reread(kept, *pid, key.tid),

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use coroner_evidence::{Time, Unit};
+use coroner_evidence::{Order, Time, Unit};
 
 use super::address::UnixSocket;
 use super::conversation::{Answer, Conversation, End};
@@ -240,7 +240,7 @@ fn queue(asked: &mut [Asked]) -> VecDeque<(usize, Property)> {
         true => 2,
     };
     let mut order: Vec<usize> = (0..asked.len()).filter(|&i| asked[i].open > 0).collect();
-    order.sort_by_key(|&i| rank(&asked[i]));
+    order.order_by_key(|&i| rank(&asked[i]));
     order.truncate(MAX_ASKED);
     order.iter().flat_map(|&i| asked[i].questions.iter().map(move |q| (i, *q))).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 
-use coroner_evidence::{CgroupMount, Evidence, Unit};
+use coroner_evidence::{CgroupMount, Evidence, Order, Unit};
 
 use crate::Root;
 use crate::cgroups::mounts::{self, Hierarchy};
@@ -69,7 +69,7 @@ fn prefix_of<'a>(membership: &str, told: impl Iterator<Item = &'a str>) -> Optio
             Some((rank(parts.next()?), parts.next()?))
         })
         .collect();
-    paths.sort_by_key(|&(rank, _)| rank);
+    paths.order_by_key(|&(rank, _)| rank);
     let told: Vec<&str> = told.filter(|t| t.len() > 1 && t.starts_with('/')).collect();
     paths.iter().find_map(|(_, path)| {
         let unit = told.iter().filter(|t| path.ends_with(*t)).max_by_key(|t| t.len())?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use coroner_evidence::tasks::{SchedTimes, SchedulingClass};
 use coroner_evidence::{
-    Account, Block, Charge, Evidence, LedgerMethod, Party, Process, Runner, Source, Thread, ThreadSample, Time,
+    Account, Block, Charge, Evidence, LedgerMethod, Order, Party, Process, Runner, Source, Thread, ThreadSample, Time,
     WaitLedger,
 };
 
@@ -286,7 +286,7 @@ impl Estimate {
     /// What short-lived processes ran that nobody saw.
     fn add_children(&mut self, children: BTreeMap<u32, Children>, books: &mut Books) {
         let mut most: Vec<(u32, Children)> = children.into_iter().collect();
-        most.sort_by_key(|(_, children)| std::cmp::Reverse(children.met));
+        most.order_by_key(|(_, children)| std::cmp::Reverse(children.met));
         let mut reaped = HashMap::new();
         for (parent, met) in most.into_iter().take(MOST_PARENTS) {
             let Some(ticks) = ticks_of_children(&self.root, parent) else { continue };

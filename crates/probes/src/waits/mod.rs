@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use coroner_evidence::tasks::SchedulingClass;
-use coroner_evidence::{Block, CoreSet, Evidence, LedgerMethod, Party, Runner, Time, WaitLedger, probe};
+use coroner_evidence::{Block, CoreSet, Evidence, LedgerMethod, Order, Party, Runner, Time, WaitLedger, probe};
 
 use crate::Root;
 use crate::bpf::{Blind, Reason};
@@ -346,7 +346,7 @@ impl WaitReader {
             block.on = self.worked_on.get(&ended.tid).cloned();
         }
         let mut open: Vec<&OpenBlock> = open.iter().filter(|block| block.ns >= LEAST_BLOCK.as_nanos() as u64).collect();
-        open.sort_by_key(|block| block.since);
+        open.order_by_key(|block| block.since);
         let mut worked_on = HashMap::new();
         for (at, block) in open.into_iter().enumerate() {
             let identity = self.books.identity(block.party);

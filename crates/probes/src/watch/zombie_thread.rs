@@ -7,7 +7,7 @@
 use super::pace::Pace;
 use crate::root::{Root, clock, now};
 use crate::zombies::{Bpf, LookOptions, ScanOptions, Walker, by_name, look};
-use coroner_evidence::{Charged, DeadBelow, Evidence, Zombie, ZombieScan};
+use coroner_evidence::{Charged, DeadBelow, Evidence, Order, Zombie, ZombieScan};
 use rustix::time::ClockId;
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -175,7 +175,7 @@ fn by_parent(zombies: &[Zombie]) -> Vec<DeadBelow> {
         .into_iter()
         .map(|(parent, (dead, held))| DeadBelow { parent: parent.to_owned(), dead: Some(dead), held: Some(held) })
         .collect();
-    below.sort_unstable_by(|a, b| b.dead.cmp(&a.dead).then_with(|| a.parent.cmp(&b.parent)));
+    below.order_by(|a, b| b.dead.cmp(&a.dead).then_with(|| a.parent.cmp(&b.parent)));
     below.truncate(MOST_PARENTS);
     below
 }

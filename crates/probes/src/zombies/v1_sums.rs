@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use coroner_evidence::DeadBelow;
+use coroner_evidence::{DeadBelow, Order};
 
 use super::arithmetic::{Amounts, Sums};
 use super::live_tree::{Files, Places, Unknown, below_and_not_in_children};
@@ -89,7 +89,7 @@ pub(super) fn look(ground: &Ground<'_>) -> Result<FoundSums, String> {
         .enumerate()
         .filter_map(|(i, k)| Some((i, k.rest.filter(|rest| k.counts_children && !rest.is_nothing())?)))
         .collect();
-    suspects.sort_by_key(|(_, rest)| Reverse(rest.held().total()));
+    suspects.order_by_key(|(_, rest)| Reverse(rest.held().total()));
     drop(known);
     let mut late = 0u64;
     for (number, first) in suspects {
@@ -122,7 +122,7 @@ pub(super) fn look(ground: &Ground<'_>) -> Result<FoundSums, String> {
     if late > 0 {
         found.truncated.push(format!("out of time; parents whose dead were not worked out: {late}"));
     }
-    found.below.sort_by_key(|b| Reverse(b.held.as_ref().map(|h| h.total())));
+    found.below.order_by_key(|b| Reverse(b.held.as_ref().map(|h| h.total())));
     Ok(found)
 }
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use coroner_evidence::DeadBelow;
+use coroner_evidence::{DeadBelow, Order};
 
 use super::arithmetic::{Amounts, Sums, number, value_of};
 use super::live_tree::{Files, Places, Unknown, below_and_not_in_children};
@@ -116,7 +116,7 @@ pub(super) fn look(ground: &Ground<'_>, read_sums: bool) -> Result<FoundCounts, 
             Err(why) => found.uncounted.note(|| full_path(ground, &places.path(i)), why),
         }
     }
-    suspects.sort_by_key(|(_, dead)| Reverse(*dead));
+    suspects.order_by_key(|(_, dead)| Reverse(*dead));
     drop(known);
     if suspects.is_empty() {
         return Ok(found);
@@ -155,7 +155,7 @@ pub(super) fn look(ground: &Ground<'_>, read_sums: bool) -> Result<FoundCounts, 
     if let Ok(again) = dying_below(&mut files, top, b"", key) {
         found.dead = found.dead.min(again);
     }
-    found.below.sort_by_key(|b| Reverse((b.dead, b.held.as_ref().map(|h| h.total()))));
+    found.below.order_by_key(|b| Reverse((b.dead, b.held.as_ref().map(|h| h.total()))));
     Ok(found)
 }
 

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use coroner_evidence::Order;
 use coroner_evidence::kallsyms::{Kallsyms, KernelSymbol};
 
 use super::elf::{cached, hex};
@@ -137,7 +138,7 @@ impl Kernel {
                 });
                 modules.push((*start, *end, moved, name.clone()));
             }
-            modules.sort_by_key(|(start, ..)| *start);
+            modules.order_by_key(|(start, ..)| *start);
         }
         Ok(Kernel { symbols, moved, modules, same_boot: running && moved == 0 })
     }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::clocks::{Clocks, Ticking};
 use super::window::densest;
 use crate::model::{Dictionary, EventId, Sample};
+use coroner_evidence::Order;
 
 const SECOND: u64 = 1_000_000_000;
 /// A day of seconds at 200 rows. If a file spans more, the part with the most samples is shown.
@@ -82,7 +83,7 @@ impl Periods {
 
     fn usual(&self) -> u64 {
         let mut known = self.known.clone();
-        known.sort_unstable_by_key(|(alike, ..)| std::cmp::Reverse(*alike));
+        known.order_by_key(|(alike, ..)| std::cmp::Reverse(*alike));
         let all: f64 = known.iter().map(|(.., weight)| *weight as f64).sum();
         let mut sum = 0.0;
         let reaches = |(_, _, weight): &&(u32, u64, u64)| {

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use super::clocks::{Clocks, Ticking};
 use super::{Kinds, SampleKind};
 use crate::model::{Dictionary, EventId, FramePlace, Sample, Seeded, StackId, StrId, Strings};
+use coroner_evidence::Order;
 
 pub use coroner_evidence::recording::{Riser, RiserKind};
 
@@ -209,7 +210,7 @@ pub fn find(baseline: (&Dictionary, &BusyShares), now: (&Dictionary, &BusyShares
         })
         .filter(|riser| riser.rise() > 0.0 && riser.sigmas >= SIGMAS)
         .collect();
-    risers.sort_by(|a, b| b.rise().total_cmp(&a.rise()).then_with(|| (a.what, &a.name).cmp(&(b.what, &b.name))));
+    risers.order_by(|a, b| b.rise().total_cmp(&a.rise()).then_with(|| (a.what, &a.name).cmp(&(b.what, &b.name))));
     collapse(now.0, event_now, &mut risers);
     risers.truncate(most);
     risers
@@ -275,7 +276,7 @@ fn collapse(names: &Dictionary, event: &EventShares, risers: &mut Vec<Riser>) {
         if *stays {
             let mut under: Vec<usize> = (0..n).filter(|under| carrier[*under] == Some(at)).collect();
             let between = |one: &usize| (0..n).filter(|other| is_below(*one, *other)).count();
-            under.sort_by_key(between);
+            under.order_by_key(between);
             let named: Vec<String> = under.iter().map(|one| risers[symbols[*one]].name.clone()).collect();
             risers[symbols[at]].carries = named;
         }

@@ -1,7 +1,7 @@
 //! The configuration file: TOML, every key optional, nothing guessed. Unknown keys and invalid values are errors that name file
 //! and line: a recorder that runs for months with a misspelt limit helps nobody.
 
-use super::Config;
+use super::{Config, ReportConfig};
 use anyhow::{Context, anyhow, bail};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
@@ -22,6 +22,12 @@ const SMALLEST: u64 = 8 << 20;
 const SHORTEST_SATURATION: Duration = Duration::from_secs(1);
 /// Not for the cost, which `max_cpu` bounds: more often than this there is nothing new to say.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(10);
+/// Room for hours without a collector.
+const SMALLEST_SPOOL: u64 = 1 << 20;
+const SHORTEST_REPORT: Duration = Duration::from_secs(1);
+/// Each label is an attribute by which a fleet groups its nodes.
+const MOST_LABELS: usize = 32;
+const LONGEST_LABEL: usize = 128;
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// Far more than any configuration needs; /dev/zero never ends.
@@ -104,8 +110,40 @@ impl Config {
         if let Some(listen) = self.metrics.listen {
             check_listen(listen).context("metrics.listen")?;
         }
-        Ok(())
+        check_report(&self.report)
     }
+}
+
+fn check_report(report: &ReportConfig) -> anyhow::Result<()> {
+    if let Some(to) = &report.to {
+        let rest = to.strip_prefix("https://").or_else(|| to.strip_prefix("http://"));
+        let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '?' | '#' | '@' | '"' | '<' | '>' | '\\');
+        if rest.is_none_or(|rest| rest.is_empty() || rest.starts_with('/') || !rest.chars().all(is_plain)) {
+            bail!("report.to = {to:?}: expected the collector's URL: https://HOST[:PORT] or http://HOST[:PORT]");
+        }
+    }
+    if report.max_size < SMALLEST_SPOOL {
+        bail!("report.max_size = {}: expected at least 1MiB", report.max_size);
+    }
+    if report.every < SHORTEST_REPORT || report.every > LONGEST {
+        bail!("report.every = {:?}: expected \"1s\" to \"24h\"", report.every);
+    }
+    if report.labels.len() > MOST_LABELS {
+        bail!("report.labels: {} labels; expected at most {MOST_LABELS}", report.labels.len());
+    }
+    let names = report.labels.iter().flat_map(|(name, value)| [name, value]).chain(&report.cluster);
+    for name in names {
+        if name.is_empty() || name.len() > LONGEST_LABEL || name.chars().any(char::is_control) {
+            bail!("report: label or cluster {name:?}: expected 1 to {LONGEST_LABEL} bytes without control characters");
+        }
+    }
+    Ok(())
+}
+
+/// An empty text is none.
+pub(super) fn optional<'de, D: Deserializer<'de>, T: From<String>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    Ok((!text.is_empty()).then(|| T::from(text)))
 }
 
 fn check_size(key: &str, size: u64) -> anyhow::Result<()> {

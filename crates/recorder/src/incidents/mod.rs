@@ -12,6 +12,7 @@ mod freezing;
 mod hooks;
 
 use super::config::IncidentConfig;
+use super::reporter::Reports;
 use super::trigger::{Over, Trigger};
 use super::triggers::MARK;
 use crate::warn;
@@ -62,6 +63,7 @@ pub struct Incidents {
     escalation: Escalation,
     hooks: Hooks,
     counts: BTreeMap<String, u64>,
+    reports: Reports,
     bytes: u64,
     /// Killed or exited, but not reaped yet.
     ending: Vec<Freezing>,
@@ -81,8 +83,10 @@ struct Open {
 
 impl Incidents {
     /// Resumes what an earlier recorder left open.
-    pub fn open(directory: &Path, config: &IncidentConfig) -> anyhow::Result<Incidents> {
-        Incidents::freezing_with(directory, config, vec!["/proc/self/exe".into()])
+    pub fn open(directory: &Path, config: &IncidentConfig, reports: Reports) -> anyhow::Result<Incidents> {
+        let mut incidents = Incidents::freezing_with(directory, config, vec!["/proc/self/exe".into()])?;
+        incidents.reports = reports;
+        Ok(incidents)
     }
 
     fn freezing_with(directory: &Path, config: &IncidentConfig, program: Vec<OsString>) -> anyhow::Result<Incidents> {
@@ -116,6 +120,7 @@ impl Incidents {
             escalation: Escalation::new(config),
             hooks: Hooks::new(config),
             counts: BTreeMap::new(),
+            reports: Reports::default(),
             bytes: 0,
             ending: Vec::new(),
         };
@@ -406,11 +411,12 @@ impl Incidents {
     /// Writes what changed. What cannot be written stays in memory and is retried.
     fn save(&mut self, now: Time) {
         self.saved = Some(now);
-        let Incidents { directory, known, dirty, complained, .. } = self;
+        let Incidents { directory, known, dirty, complained, reports, .. } = self;
         dirty.retain(|number| {
             let Some(incident) = known.get(number) else { return false };
             match files::write(directory, incident) {
                 Ok(()) => {
+                    reports.incident(incident);
                     *complained = false;
                     false
                 }

@@ -136,6 +136,28 @@ impl Metrics {
             let help = "Pause between diagnoses; longer than configured if they would exceed diagnosis.max_cpu.";
             out.gauge("diagnosis_pause_seconds", help, diagnoses.pause_seconds)?;
         }
+        if let Some(report) = &self.0.report {
+            out.counter("report_batches", "Batches that the fleet's collector acknowledged.", report.sent_batches)?;
+            out.counter("report_bytes", "Bytes of those batches, compressed.", report.sent_bytes)?;
+            out.counter("report_failures", "Requests to the collector that failed and are repeated.", report.failures)?;
+            let help = "Batches that the collector refused for good.";
+            out.counter("report_refused_batches", help, report.refused_batches)?;
+            let dropped = report.dropped;
+            let help = "Rows dropped because the spool was full or the collector refused them.";
+            let kinds = [
+                ("node", &dropped.nodes),
+                ("minute", &dropped.minutes),
+                ("diagnosis", &dropped.diagnoses),
+                ("incident", &dropped.incidents),
+            ];
+            out.counters("report_dropped_rows", help, "kind", kinds.iter().map(|(kind, count)| (kind, *count)))?;
+            out.gauge("report_spool_bytes", "Size of what waits for the collector.", report.spool_bytes)?;
+            out.gauge("report_spool_batches", "Batches that wait for the collector.", report.spool_batches)?;
+            if let Some(at) = report.last_success {
+                let help = "Time since the collector last acknowledged a batch.";
+                out.gauge("report_seconds_since_success", help, at.elapsed().as_secs_f64())?;
+            }
+        }
         out.counter("samples", "Stack samples taken.", own.samples)?;
         let help = "Stack samples lost because a buffer was full.";
         out.counters("lost_samples", help, "core", &own.lost_samples)?;

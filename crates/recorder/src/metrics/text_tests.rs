@@ -21,6 +21,13 @@ fn busy() -> Status {
         },
         own: OwnStatus { samples: 1_000, lost_samples: BTreeMap::from([(1, 5)]), ..OwnStatus::default() },
         incidents: BTreeMap::from([("core-saturated".to_owned(), 2)]),
+        report: Some(crate::status::ReportStatus {
+            sent_batches: 7,
+            sent_bytes: 3500,
+            dropped: coroner_report::Dropped { minutes: 4, ..Default::default() },
+            spool_batches: 2,
+            ..Default::default()
+        }),
         diagnoses: Some(DiagnosisStatus {
             diagnoses: 7,
             failures: 0,
@@ -54,6 +61,9 @@ fn the_text_is_what_scrapers_expect() {
         "coroner_lost_samples_total{core=\"1\"} 5",
         "coroner_problems{code=\"unit-crashloop\",severity=\"warning\"} 1",
         "coroner_diagnoses_total 7",
+        "coroner_report_batches_total 7",
+        "coroner_report_dropped_rows_total{kind=\"minute\"} 4",
+        "coroner_report_spool_batches 2",
         "coroner_diagnosis_cpu_seconds_total 0.5",
         "coroner_diagnosis_pause_seconds 180.0",
         "# TYPE coroner_build_info gauge",

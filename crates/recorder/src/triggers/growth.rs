@@ -5,7 +5,7 @@ use super::trigger;
 use coroner_diagnosis::Code;
 use coroner_diagnosis::words::count;
 use coroner_evidence::cores::MAX_CORES;
-use coroner_evidence::{Evidence, Source, Time};
+use coroner_evidence::{Evidence, Order, Source, Time};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ impl ZombieTrigger {
             let points = fragment.counters.points(Source::CgroupTree, subject, "dying");
             values.extend(points.iter().map(|point| (format!("counter {subject}"), point.at, point.value)));
         }
-        values.sort_by_key(|(_, at, _)| *at);
+        values.order_by_key(|(_, at, _)| *at);
         for (source, at, dead) in values {
             // There are few sources; short-lived mounts must not add ever more.
             if self.sources.len() >= 16 && !self.sources.contains_key(&source) {

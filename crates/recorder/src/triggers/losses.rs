@@ -9,7 +9,7 @@ use coroner_diagnosis::case::Case;
 use coroner_diagnosis::finding::SubjectKind;
 use coroner_diagnosis::rules;
 use coroner_diagnosis::waits::losses::{Kind, Loss};
-use coroner_evidence::{CoreTimes, Evidence, Observer, Time, WaitLedger};
+use coroner_evidence::{CoreTimes, Evidence, Observer, Order, Time, WaitLedger};
 use std::time::Duration;
 
 /// It lost at least this share of what it asked for.
@@ -82,7 +82,7 @@ impl LossTrigger {
             };
             let mut losses: Vec<&Loss> = case.losses().unwrap_or_default().iter().filter(matters).collect();
             let waited = |loss: &&Loss| loss.victims.iter().map(|v| v.waited_ns).fold(0, u64::saturating_add);
-            losses.sort_by_key(|loss| std::cmp::Reverse(waited(loss)));
+            losses.order_by_key(|loss| std::cmp::Reverse(waited(loss)));
             lost.extend(losses.into_iter().map(|loss| begun(&case, loss)));
         }
         let length = ledger.to.since(ledger.from);

@@ -15,7 +15,7 @@ use coroner_diagnosis::words::{bytes, count, list, plural};
 use coroner_diagnosis::zombies::groups::join_path;
 use coroner_diagnosis::zombies::{Group, OtherwiseKind};
 use coroner_diagnosis::{Code, SubjectKind};
-use coroner_evidence::CoreSet;
+use coroner_evidence::{CoreSet, Order};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -163,7 +163,7 @@ pub fn plan(case: &Case<'_>, problem: &Problem<'_>, facts: &Facts, draft: &mut D
         by_place.entry(place.unwrap_or_else(|| "/".to_owned())).or_default().push(group);
     }
     let mut places: Vec<(String, Vec<&Group<'_>>)> = by_place.into_iter().collect();
-    places.sort_by_key(|(_, groups)| std::cmp::Reverse(groups.iter().filter_map(|group| group.dead).sum::<u64>()));
+    places.order_by_key(|(_, groups)| std::cmp::Reverse(groups.iter().filter_map(|group| group.dead).sum::<u64>()));
     for (place, groups) in places.iter().take(PLACES) {
         reclaim(case, place, groups, facts, draft);
         files(case, place, groups, draft);

@@ -3,6 +3,7 @@
 use super::select::{Selection, nothing};
 use super::{ProfileSource, ReadProfile};
 use anyhow::bail;
+use coroner_evidence::Order;
 use coroner_profile::export::svg;
 use coroner_profile::model::{Event, EventId, Sample};
 use coroner_profile::views::flame::{self, FlameTree};
@@ -78,7 +79,7 @@ impl Side {
         }
         let tree = if trees.len() == 1 { trees.pop()? } else { flame::merged(&trees) };
         // The part with most samples provides the names.
-        sides.sort_by_key(|side| std::cmp::Reverse(side.samples()));
+        sides.order_by_key(|side| std::cmp::Reverse(side.samples()));
         let mut sides = sides.into_iter();
         let mut whole = sides.next()?;
         for side in sides {

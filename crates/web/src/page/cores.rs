@@ -12,7 +12,7 @@ use super::shown::{Part, Shown};
 use coroner_diagnosis::cores::Cores;
 use coroner_diagnosis::cores::timeline::{Saturation, Shares, Timeline, cut};
 use coroner_evidence::recording::{self, Beside, CoreLooks};
-use coroner_evidence::{CgroupOwner, CoreTimes, Evidence, Nic, Time, Window};
+use coroner_evidence::{CgroupOwner, CoreTimes, Evidence, Nic, Order, Time, Window};
 use coroner_http::{Answer, ApiQuery, Refusal};
 use coroner_profile::import::Picked;
 use coroner_profile::model::{Dictionary, Sample, TaskId};
@@ -173,7 +173,7 @@ pub fn answer(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
     for row in &mut grid.cores {
         row.serves = serves(&nics, row.core);
     }
-    grid.cores.sort_by(|a, b| b.score.total_cmp(&a.score).then(a.core.cmp(&b.core)));
+    grid.cores.order_by(|a, b| b.score.total_cmp(&a.score).then(a.core.cmp(&b.core)));
     Ok(Answer::json(&grid))
 }
 

@@ -3,6 +3,7 @@
 use super::api::{most_read, refused, samples};
 use super::question::selection;
 use super::shown::Shown;
+use coroner_evidence::Order;
 use coroner_http::{Answer, ApiQuery, Refusal};
 use coroner_profile::import::Stacks;
 use coroner_profile::model::Task;
@@ -67,6 +68,6 @@ pub fn answer(shown: &Shown, ask: &ApiQuery) -> Result<Answer, Refusal> {
 
 fn most(all: impl Iterator<Item = (u64, Value)>) -> Vec<Value> {
     let mut all: Vec<(u64, Value)> = all.collect();
-    all.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+    all.order_by_key(|(count, _)| std::cmp::Reverse(*count));
     all.into_iter().take(MOST).map(|(_, value)| value).collect()
 }

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::axis::{Axis, AxisTime};
 use super::shown::Shown;
+use coroner_evidence::Order;
 use coroner_http::{ApiQuery, Refusal};
 use coroner_source::moment::{Moment, parse_band, parse_cores};
 use coroner_source::profile::select::Selection;
@@ -95,7 +96,7 @@ pub fn selection(ask: &ApiQuery, shown: &Shown, prefix: &str) -> Result<Selectio
 pub fn stretches(selection: &Selection, axis: Axis, whole: Range) -> Vec<Range> {
     let end = |moment: &Moment| axis.of_moment(*moment).unwrap_or(whole.end);
     let mut ranges: Vec<Range> = selection.range.iter().map(|(from, to)| end(from)..end(to)).collect();
-    ranges.sort_by_key(|range| range.start);
+    ranges.order_by_key(|range| range.start);
     let mut merged: Vec<Range> = Vec::new();
     for range in ranges {
         match merged.last_mut() {

@@ -5,7 +5,7 @@ use super::parallel;
 use super::question::Range;
 use anyhow::{Context, bail};
 use coroner_evidence::recording::{self, Outline, segments};
-use coroner_evidence::{Clocks, Evidence, Time, Window};
+use coroner_evidence::{Clocks, Evidence, Order, Time, Window};
 use coroner_profile::import::Picked;
 use coroner_source::moment::Moment;
 use coroner_source::profile::ProfileSource;
@@ -453,7 +453,7 @@ fn listed(directory: &Path, known: &[Part], axis: Axis) -> anyhow::Result<Vec<Pa
         true => parallel::each(&found, part).into_iter().flatten().collect(),
         false => found.iter().filter_map(part).collect(),
     };
-    parts.sort_by_key(|part| part.range.start);
+    parts.order_by_key(|part| part.range.start);
     Ok(parts)
 }
 

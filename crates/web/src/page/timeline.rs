@@ -10,7 +10,7 @@ use super::shown::{Part, Shown};
 use super::source::{Gap, on_axis};
 use coroner_diagnosis::log_events::{self, Event, Family, NicStep};
 use coroner_evidence::recording::{self, RollupRow};
-use coroner_evidence::{Clocks, Evidence, LogLine, Source, UnitLogLine, Wall};
+use coroner_evidence::{Clocks, Evidence, LogLine, Order, Source, UnitLogLine, Wall};
 use coroner_http::{Answer, ApiQuery, Refusal};
 use coroner_source::incident::MARK;
 use coroner_source::incident_report;
@@ -103,10 +103,10 @@ fn cap(events: &mut Vec<Happened>) -> usize {
             "warning" => 1,
             _ => 2,
         };
-        events.sort_by_key(|event| (rank(event), std::cmp::Reverse(event.at)));
+        events.order_by_key(|event| (rank(event), std::cmp::Reverse(event.at)));
         events.truncate(MOST_EVENTS);
     }
-    events.sort_by_key(|event| event.at);
+    events.order_by_key(|event| event.at);
     left_out
 }
 

@@ -5,6 +5,7 @@
 
 use super::{footer, header, task};
 use crate::output::terminal::{bold, by_load, dim, owned};
+use coroner_evidence::Order;
 use coroner_profile::model::TaskId;
 use coroner_profile::views::cores::{Busy, CoreHeatmap};
 use coroner_profile::views::heatmap::OffsetHeatmap;
@@ -141,7 +142,7 @@ fn letters(map: &CoreHeatmap) -> HashMap<TaskId, (char, u64)> {
         }
     }
     let mut ranked: Vec<(TaskId, u64)> = times.into_iter().collect();
-    ranked.sort_by_key(|(task, time)| (std::cmp::Reverse(*time), *task));
+    ranked.order_by_key(|(task, time)| (std::cmp::Reverse(*time), *task));
     ranked.into_iter().zip(LETTERS.chars()).map(|((task, time), letter)| (task, (letter, time))).collect()
 }
 
@@ -202,7 +203,7 @@ fn glyph(
 
 fn owners(read: &ReadProfile, map: &CoreHeatmap, letters: &HashMap<TaskId, (char, u64)>, out: &mut String) {
     let mut listed: Vec<(&TaskId, &(char, u64))> = letters.iter().collect();
-    listed.sort_by_key(|(_, (letter, _))| *letter);
+    listed.order_by_key(|(_, (letter, _))| *letter);
     for (id, (letter, time)) in listed.into_iter().take(12) {
         let on: Vec<u32> = (0..map.cores.len())
             .filter(|row| (0..map.columns).any(|column| sole_owner(map, *row, column) == Some(*id)))

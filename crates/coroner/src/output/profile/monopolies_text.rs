@@ -3,6 +3,7 @@
 use super::{counted, footer, header, shortened, task, thousands};
 use crate::output::safe::one_line;
 use crate::output::terminal::{bold, dim, good, width, wrap};
+use coroner_evidence::Order;
 use coroner_profile::views::monopolies::{By, Coverage, Edge, Monopoly};
 use coroner_source::profile::ReadProfile;
 use coroner_web::documents::monopolies::frames;
@@ -48,7 +49,7 @@ pub fn text(read: &ReadProfile, found: &[Monopoly], coverage: &Coverage, shown: 
     // The longest runs, sorted by start.
     let most = if shown.all { found.len() } else { RUNS };
     let mut runs: Vec<&Monopoly> = found.iter().take(most).collect();
-    runs.sort_by_key(|run| (run.start, run.core));
+    runs.order_by_key(|run| (run.start, run.core));
     let _ = writeln!(out, "{}", bold("   start s     length  core  who"));
     for run in runs {
         describe(read, run, width, &mut out);
@@ -80,7 +81,7 @@ fn summary(read: &ReadProfile, found: &[Monopoly]) -> Vec<(String, u32, u64, u64
         *length += run.length;
     }
     let mut sums: Vec<_> = sums.into_iter().map(|((who, core), (count, length))| (who, core, count, length)).collect();
-    sums.sort_by_key(|(_, _, _, length)| std::cmp::Reverse(*length));
+    sums.order_by_key(|(_, _, _, length)| std::cmp::Reverse(*length));
     sums
 }
 

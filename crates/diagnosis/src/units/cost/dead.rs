@@ -6,7 +6,7 @@ use crate::units::paths::UnitPaths;
 use crate::zombies::groups::groups;
 use crate::zombies::growth::growth;
 use crate::zombies::{Growth, MakerShare, RateFrom, makers};
-use coroner_evidence::{Evidence, Time, ZombieScan};
+use coroner_evidence::{Evidence, Order, Time, ZombieScan};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -132,7 +132,7 @@ struct Tally {
 impl Tally {
     fn pinned_by(&self, scan: &ZombieScan) -> Vec<PinnedBy> {
         let mut files: Vec<(u32, u64, u64)> = self.files.iter().map(|(file, (b, z))| (*file, *b, *z)).collect();
-        files.sort_by_key(|(file, bytes, zombies)| (std::cmp::Reverse((*zombies, *bytes)), *file));
+        files.order_by_key(|(file, bytes, zombies)| (std::cmp::Reverse((*zombies, *bytes)), *file));
         let named = files.into_iter().take(FILES).filter_map(|(file, bytes, zombies)| {
             Some(PinnedBy { file: scan.files.get(file as usize)?.name(), bytes, zombies })
         });

@@ -1,7 +1,7 @@
 //! Names below one parent: which keep their own pattern, and what the others have in common.
 
 use super::{Base, Bases, Kin, Links, Members, SHARE};
-use coroner_evidence::pattern_covers;
+use coroner_evidence::{Order, pattern_covers};
 use hashbrown::HashMap;
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -39,7 +39,7 @@ fn of_one(bases: &Bases<'_>, base: u32) -> Kin {
 fn put_together(bases: &mut Bases<'_>, of_parent: &[(u32, u32)], links: &mut Links, kin: &mut Vec<Kin>) {
     let count_of = |base: u32| bases.all[base as usize].count;
     let mut order: Vec<u32> = of_parent.iter().map(|&(_, base)| base).collect();
-    order.sort_unstable_by_key(|&base| (Reverse(count_of(base)), base));
+    order.order_by_key(|&base| (Reverse(count_of(base)), base));
     let total: u64 = order.iter().fold(0, |sum, &base| sum.saturating_add(count_of(base)));
     let mut remaining = total;
     let mut kept: Vec<Cluster> = Vec::new();
@@ -101,7 +101,7 @@ fn cluster(left: Vec<u32>, wider: fn(&str) -> Cow<'_, str>, bases: &Bases<'_>, k
         clusters[i].1.push(base);
         remaining = remaining.saturating_add(count);
     }
-    clusters.sort_by_key(|(count, _)| Reverse(*count));
+    clusters.order_by_key(|(count, _)| Reverse(*count));
     let mut left = Vec::new();
     for (count, members) in clusters {
         if members.len() == 1 || count.saturating_mul(SHARE) < remaining {

@@ -8,6 +8,7 @@ use super::super::rows::U64;
 use super::super::{About, RecordingError, chunk, read};
 use super::{FrameRow, ProfileClock, SampleRow, SourceRow, StackRow, TaskRow};
 use crate::Wall;
+use crate::order::Order;
 use rusqlite::{Connection, Row, Statement};
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -169,7 +170,7 @@ impl ProfileReader {
         self.steps.again();
         let listed = list(&mut chunks);
         // Chunks without times come last.
-        chunks.sort_by_key(|(from, id)| (from.map_or(u64::MAX, |from| from.0), *id));
+        chunks.order_by_key(|(from, id)| (from.map_or(u64::MAX, |from| from.0), *id));
         chunks.dedup();
         for (_, id) in chunks {
             if wants() && take(self.chunk(id)).is_break() {

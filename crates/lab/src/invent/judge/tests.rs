@@ -103,6 +103,11 @@ fn a_warning_where_nobody_lost_is_a_false_alarm() {
     assert_eq!((judged_calm.false_alarms.len(), judged_calm.wrong_proven.len(), judged_calm.right), (1, 1, 0));
     let of_others = answer("cpu-starved", "proven", ("busy", 8), Some(("rustc", 4711)));
     assert_eq!(judged(&calm, &of_others).faults, [""; 0], "nobody measured what others lost");
+    let mut unmeasured = calm.clone();
+    unmeasured.1.fates[0].loss = None;
+    let of_it = answer("cpu-starved", "proven", ("rustc", 4711), Some(("calm", 7)));
+    assert_eq!(judged(&calm, &of_it).false_alarms.len(), 1);
+    assert_eq!(judged(&unmeasured, &of_it).faults, [""; 0], "it could not measure what it lost");
     let others = answer("core-monopolised", "proven", ("rustc", 4711), None);
     assert_eq!(judged(&calm, &others), Judged { quiet: true, ..Judged::default() }, "not of the case");
 }

@@ -17,6 +17,7 @@ use crate::model::FramePlace;
 use crate::views::diff::DiffTree;
 use crate::views::flame::FlameTree;
 use boxes::{BoxKind, BoxNode, Picture};
+use coroner_evidence::Order;
 use page::Words;
 use text::{amount, percent, points, shorten, thousands};
 
@@ -122,7 +123,7 @@ fn gone_note(tree: &DiffTree) -> Option<String> {
     if gone.is_empty() {
         return None;
     }
-    gone.sort_by(|a, b| b.before.total_cmp(&a.before));
+    gone.order_by(|a, b| b.before.total_cmp(&a.before));
     let all: f64 = gone.iter().map(|node| node.before).sum();
     let named: Vec<String> = gone
         .iter()

@@ -22,6 +22,7 @@ use super::clocks::{Clocks, Ticking};
 use super::usual::Usual;
 use super::{Kinds, SampleKind};
 use crate::model::{Dictionary, EventId, Sample, StackId, TaskId};
+use coroner_evidence::Order;
 use watch::{CoreWatch, Rate};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -237,5 +238,5 @@ impl Finder {
 }
 
 fn rank(found: &mut [Monopoly]) {
-    found.sort_by_key(|monopoly| (std::cmp::Reverse(monopoly.length), monopoly.start, monopoly.core));
+    found.order_by_key(|monopoly| (std::cmp::Reverse(monopoly.length), monopoly.start, monopoly.core));
 }

@@ -8,6 +8,7 @@ use super::pauses::{Bridge, Since};
 use super::run::{Follows, Owner, Run, Samples, Step, Tracker, around};
 use super::{Absent, By, Edge, Monopoly, MonopolyOptions, SampleKind, Usual, rank};
 use crate::model::{Dictionary, Sample, StrId, TaskId};
+use coroner_evidence::Order;
 
 const TOP_STACKS: usize = 5;
 const TOP_ABSENT: usize = 3;
@@ -258,10 +259,10 @@ impl CoreWatch {
             return;
         }
         let mut stacks: Vec<_> = run.stacks.iter().map(|(stack, count)| (*stack, *count)).collect();
-        stacks.sort_by_key(|(stack, count)| (std::cmp::Reverse(*count), *stack));
+        stacks.order_by_key(|(stack, count)| (std::cmp::Reverse(*count), *stack));
         stacks.truncate(TOP_STACKS);
         let mut tasks = run.tasks.clone();
-        tasks.sort_by_key(|(task, samples)| (std::cmp::Reverse(*samples), *task));
+        tasks.order_by_key(|(task, samples)| (std::cmp::Reverse(*samples), *task));
         let task = tasks.first().map_or(run.task, |(task, _)| *task);
         let by = if run.owner == Owner::Interrupts { By::Interrupts } else { By::Thread };
         let comm = names.task(task).comm;
@@ -385,7 +386,7 @@ impl CoreWatch {
 fn settle(found: &mut Monopoly) {
     let length = found.length;
     found.absent.retain(|absent| absent.length >= length && absent.length > absent.usual.saturating_mul(2));
-    found.absent.sort_by_key(|absent| (std::cmp::Reverse(absent.length), absent.task));
+    found.absent.order_by_key(|absent| (std::cmp::Reverse(absent.length), absent.task));
     found.absent.truncate(TOP_ABSENT);
 }
 

@@ -1,0 +1,141 @@
+//! What the collector answers, as JSON documents: written by the server, read by the commands.
+
+use coroner_report::{Incident, Wall};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// `coroner fleet status`
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FleetStatus {
+    /// `coroner.fleet.status/1`
+    pub schema: String,
+    pub at: Wall,
+    pub nodes: NodeCounts,
+    /// Those on most nodes first.
+    pub problems: Vec<ActiveProblem>,
+    pub incidents_last_day: u64,
+    /// Rows that nodes dropped before they could be sent.
+    pub dropped_rows: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeCounts {
+    pub known: u64,
+    /// Reported within the last ten minutes.
+    pub reporting: u64,
+    pub silent: u64,
+    /// Never diagnosed, so nothing is known of their problems.
+    pub undiagnosed: u64,
+    /// With a problem of severity warning or critical.
+    pub sick: u64,
+}
+
+/// One problem, on however many nodes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ActiveProblem {
+    pub key: String,
+    pub code: String,
+    pub severity: String,
+    /// Nodes that have it now.
+    pub nodes: u64,
+    /// Of them, nodes that no longer report: as they last said.
+    pub silent: u64,
+    /// When the first of these nodes got it.
+    pub since: Wall,
+    /// No node had it more than a day ago.
+    pub is_new: bool,
+    /// As one of them says it.
+    pub title: String,
+    pub example: String,
+}
+
+/// `coroner fleet nodes`
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeList {
+    /// `coroner.fleet.nodes/1`
+    pub schema: String,
+    pub at: Wall,
+    pub known: u64,
+    pub matched: u64,
+    pub nodes: Vec<NodeSummary>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeSummary {
+    pub node: String,
+    pub host: Option<String>,
+    /// Of the node, its labels as `label:NAME`, and its cluster.
+    pub attributes: BTreeMap<String, String>,
+    pub version: Option<String>,
+    pub booted: Option<Wall>,
+    pub first_seen: Wall,
+    pub last_seen: Wall,
+    pub is_silent: bool,
+    pub conclusion: Option<String>,
+    pub diagnosed_until: Option<Wall>,
+    /// Of its last minute: `zombies`, `busy`, `worst_core_system` and so on; what was not seen is absent.
+    pub numbers: BTreeMap<String, f64>,
+    pub problems: Vec<Episode>,
+}
+
+/// A problem of one node, from when until when.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Episode {
+    pub key: String,
+    pub code: String,
+    pub subject: Option<String>,
+    pub severity: String,
+    pub certainty: Option<String>,
+    pub title: String,
+    pub began: Wall,
+    pub seen_until: Wall,
+    /// `None` while it goes on.
+    pub ended: Option<Wall>,
+}
+
+/// `coroner fleet show NODE`
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeDetail {
+    /// `coroner.fleet.node/1`
+    pub schema: String,
+    pub at: Wall,
+    pub node: NodeSummary,
+    /// Newest first.
+    pub history: Vec<Episode>,
+    pub incidents: Vec<Incident>,
+    pub boots: Vec<Boot>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Boot {
+    pub boot_id: String,
+    pub booted: Option<Wall>,
+    pub first_seen: Wall,
+    pub last_seen: Wall,
+}
+
+/// `coroner fleet incidents`
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IncidentList {
+    /// `coroner.fleet.incidents/1`
+    pub schema: String,
+    pub at: Wall,
+    /// Newest first.
+    pub incidents: Vec<FleetIncident>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FleetIncident {
+    pub node: String,
+    pub host: Option<String>,
+    pub incident: Incident,
+}

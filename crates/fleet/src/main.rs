@@ -1,0 +1,25 @@
+//! The program behind `coroner fleet`: a collector of what recorders report, and the commands that ask it.
+
+mod answers;
+mod args;
+mod client;
+mod commands;
+mod ingest;
+mod query;
+mod server;
+mod store;
+mod tokens;
+mod why;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match commands::run(args::Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("coroner fleet: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The embedded store: one SQLite file, one thread that writes, and a connection for each query.
+//!
+//! A request is acknowledged after the commit that contains it. Requests that wait together share a commit.
+
+pub mod read;
+mod schema;
+pub mod write;
+
+use crate::ingest::Batch;
+use coroner_evidence::own_directory::OwnDirectory;
+use rusqlite::Connection;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::oneshot;
+use write::{Retention, StoreError, Stored};
+
+/// Requests that wait for a commit; more are told to come later.
+const MOST_WAITING: usize = 512;
+/// In one commit.
+const MOST_TOGETHER: usize = 256;
+/// What comes within this time after the first shares its commit.
+const TOGETHER_WITHIN: Duration = Duration::from_millis(10);
+const EXPIRE_EVERY: Duration = Duration::from_secs(60);
+
+/// Why a request was not stored.
+#[derive(Debug)]
+pub enum NotStored {
+    /// It may be sent again later.
+    Busy,
+    NotItself(String),
+    /// The store failed: disk full, for example.
+    Failed(String),
+}
+
+struct Waiting {
+    key: String,
+    batches: Vec<Batch>,
+    answer: oneshot::Sender<Result<Stored, NotStored>>,
+}
+
+/// Counters since the start.
+#[derive(Debug, Default, Clone)]
+pub struct StoreStatus {
+    pub batches: u64,
+    pub repeated: u64,
+    pub rows: u64,
+    pub commits: u64,
+    pub failed_commits: u64,
+    pub trouble: Option<String>,
+}
+
+pub struct Store {
+    path: PathBuf,
+    to_writer: SyncSender<Waiting>,
+    status: Arc<Mutex<StoreStatus>>,
+    thread: Option<JoinHandle<()>>,
+    /// Held as long as we write there.
+    _own: OwnDirectory,
+}
+
+pub fn unix_now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64
+}
+
+impl Store {
+    pub fn open(directory: &Path, retention: Retention) -> anyhow::Result<Store> {
+        let own = OwnDirectory::take(directory)?;
+        let path = own.path().join("fleet.db");
+        let db = schema::open(&path)?;
+        let (to_writer, waiting) = sync_channel(MOST_WAITING);
+        let status = Arc::new(Mutex::new(StoreStatus::default()));
+        let theirs = Arc::clone(&status);
+        let write = move || write_all(db, &waiting, retention, &theirs);
+        let thread = std::thread::Builder::new().name("store".to_owned()).spawn(write)?;
+        Ok(Store { path, to_writer, status, thread: Some(thread), _own: own })
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// Returns when the batches are on disk.
+    pub async fn store(&self, key: String, batches: Vec<Batch>) -> Result<Stored, NotStored> {
+        let (answer, stored) = oneshot::channel();
+        match self.to_writer.try_send(Waiting { key, batches, answer }) {
+            Ok(()) => stored.await.unwrap_or(Err(NotStored::Failed("the store has stopped".to_owned()))),
+            Err(TrySendError::Full(_)) => Err(NotStored::Busy),
+            Err(TrySendError::Disconnected(_)) => Err(NotStored::Failed("the store has stopped".to_owned())),
+        }
+    }
+
+    pub fn reader(&self) -> anyhow::Result<Connection> {
+        schema::open_to_read(&self.path)
+    }
+
+    pub fn status(&self) -> StoreStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Bytes on disk.
+    pub fn bytes(&self) -> u64 {
+        let size = |suffix: &str| std::fs::metadata(format!("{}{suffix}", self.path.display())).map_or(0, |m| m.len());
+        size("") + size("-wal")
+    }
+}
+
+impl Drop for Store {
+    /// Writes what waits.
+    fn drop(&mut self) {
+        let (closed, _) = sync_channel(0);
+        drop(std::mem::replace(&mut self.to_writer, closed));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write_all(mut db: Connection, waiting: &Receiver<Waiting>, retention: Retention, status: &Mutex<StoreStatus>) {
+    let mut expire_at = Instant::now();
+    loop {
+        let first = match waiting.recv_timeout(expire_at.saturating_duration_since(Instant::now())) {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Timeout) => {
+                let more = write::expire(&db, retention, unix_now());
+                let pause = if more.unwrap_or(false) { TOGETHER_WITHIN } else { EXPIRE_EVERY };
+                expire_at = Instant::now() + pause;
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let mut together = vec![first];
+        let until = Instant::now() + TOGETHER_WITHIN;
+        while together.len() < MOST_TOGETHER {
+            match waiting.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(next) => together.push(next),
+                Err(_) => break,
+            }
+        }
+        commit(&mut db, together, status);
+    }
+}
+
+/// Stores all of them in one transaction, and then answers.
+fn commit(db: &mut Connection, together: Vec<Waiting>, status: &Mutex<StoreStatus>) {
+    let now = unix_now();
+    let mut outcome = || -> Result<Vec<Result<Stored, NotStored>>, rusqlite::Error> {
+        let mut tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let mut answers = Vec::with_capacity(together.len());
+        for request in &together {
+            answers.push(match write::store(&mut tx, &request.key, &request.batches, now) {
+                Ok(stored) => Ok(stored),
+                Err(StoreError::NotItself(why)) => Err(NotStored::NotItself(why)),
+                Err(StoreError::Db(error)) => return Err(error),
+            });
+        }
+        tx.commit()?;
+        Ok(answers)
+    };
+    let outcome = outcome();
+    {
+        let mut status = status.lock().unwrap_or_else(PoisonError::into_inner);
+        match &outcome {
+            Ok(answers) => {
+                status.commits += 1;
+                status.trouble = None;
+                for stored in answers.iter().flatten() {
+                    status.batches += stored.batches;
+                    status.repeated += stored.repeated;
+                    status.rows += stored.rows;
+                }
+            }
+            Err(error) => {
+                status.failed_commits += 1;
+                status.trouble = Some(error.to_string());
+            }
+        }
+    }
+    match outcome {
+        Ok(answers) => together.into_iter().zip(answers).for_each(|(request, answer)| {
+            let _ = request.answer.send(answer);
+        }),
+        Err(error) => together.into_iter().for_each(|request| {
+            let _ = request.answer.send(Err(NotStored::Failed(error.to_string())));
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

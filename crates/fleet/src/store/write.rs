@@ -1,0 +1,270 @@
+//! Stores batches, each once.
+
+use crate::ingest::Batch;
+use coroner_report::{Concluded, Incident, Minute, NodeIdentity, Wall};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+
+/// A problem that was gone for less than this is the same episode.
+const SAME_WITHIN_S: i64 = 15 * 60;
+/// After this long without a report, another key may take a node over: its disk was replaced.
+const TAKEN_OVER_AFTER_S: i64 = 3600;
+
+/// What a request brought.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    pub batches: u64,
+    /// Known already.
+    pub repeated: u64,
+    pub rows: u64,
+}
+
+#[derive(Debug)]
+pub enum StoreError {
+    /// The node is known with another key.
+    NotItself(String),
+    Db(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> StoreError {
+        StoreError::Db(error)
+    }
+}
+
+pub fn seconds(wall: Wall) -> i64 {
+    (wall.0 / 1_000_000_000) as i64
+}
+
+fn number(value: Option<u64>) -> Option<i64> {
+    value.map(|value| i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+fn thousandths(share: Option<f64>) -> Option<i64> {
+    share.filter(|share| share.is_finite()).map(|share| (share.clamp(0.0, 1.0) * 1000.0).round() as i64)
+}
+
+/// Stores the batches of one request, all or none.
+pub fn store(tx: &mut Transaction<'_>, key: &str, batches: &[Batch], now: i64) -> Result<Stored, StoreError> {
+    let mut stored = Stored::default();
+    let inner = tx.savepoint()?;
+    for batch in batches {
+        let node_id = node(&inner, key, batch, now)?;
+        if !is_new(&inner, node_id, batch, now)? {
+            stored.repeated += 1;
+            continue;
+        }
+        stored.batches += 1;
+        stored.rows += rows(&inner, node_id, batch)?;
+    }
+    inner.commit()?;
+    Ok(stored)
+}
+
+/// The node's row, made or touched.
+fn node(db: &Connection, key: &str, batch: &Batch, now: i64) -> Result<i64, StoreError> {
+    let head = &batch.head;
+    let known = db
+        .prepare_cached("SELECT id, key, last_seen FROM nodes WHERE node = ?1")?
+        .query_row([&head.node], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, Option<String>>(1)?, row.get::<_, i64>(2)?))
+        })
+        .optional()?;
+    let Some((id, known_key, last_seen)) = known else {
+        db.prepare_cached("INSERT INTO nodes (node, key, version, first_seen, last_seen) VALUES (?1, ?2, ?3, ?4, ?4)")?
+            .execute(params![head.node, key, head.version, now])?;
+        return Ok(db.last_insert_rowid());
+    };
+    if known_key.is_some_and(|known| known != key) && now - last_seen < TAKEN_OVER_AFTER_S {
+        return Err(StoreError::NotItself(format!(
+            "node {} is known with another key. If its disk was replaced, this ends an hour after its last report",
+            crate::ingest::printable(&head.node)
+        )));
+    }
+    db.prepare_cached("UPDATE nodes SET key = ?2, version = ?3, last_seen = max(last_seen, ?4) WHERE id = ?1")?
+        .execute(params![id, key, head.version, now])?;
+    Ok(id)
+}
+
+fn is_new(db: &Connection, node_id: i64, batch: &Batch, now: i64) -> rusqlite::Result<bool> {
+    let changed = db
+        .prepare_cached(
+            "INSERT INTO streams (node_id, stream, sequence, last_seen) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT DO UPDATE SET sequence = excluded.sequence, last_seen = excluded.last_seen
+             WHERE excluded.sequence > sequence",
+        )?
+        .execute(params![node_id, batch.head.stream, batch.head.sequence as i64, now])?;
+    Ok(changed > 0)
+}
+
+fn rows(db: &Connection, node_id: i64, batch: &Batch) -> rusqlite::Result<u64> {
+    let head = &batch.head;
+    let sealed = seconds(head.sealed);
+    let dropped = number(Some(head.dropped.total()));
+    db.prepare_cached("UPDATE nodes SET dropped = ?2 WHERE id = ?1")?.execute(params![node_id, dropped])?;
+    if let Some(identity) = &batch.node {
+        set_identity(db, node_id, identity, sealed)?;
+    }
+    if !head.boot_id.is_empty() {
+        let booted = batch.node.as_ref().and_then(|node| node.booted).map(seconds);
+        db.prepare_cached(
+            "INSERT INTO boots (node_id, boot_id, booted, first_seen, last_seen) VALUES (?1, ?2, ?3, ?4, ?4)
+             ON CONFLICT DO UPDATE SET booted = coalesce(excluded.booted, booted), last_seen = max(last_seen, excluded.last_seen),
+               first_seen = min(first_seen, excluded.first_seen)",
+        )?
+        .execute(params![node_id, head.boot_id, booted, sealed])?;
+    }
+    for minute in &batch.minutes {
+        add_minute(db, node_id, minute)?;
+    }
+    for concluded in &batch.diagnoses {
+        conclude(db, node_id, concluded)?;
+    }
+    for incident in &batch.incidents {
+        set_incident(db, node_id, incident)?;
+    }
+    Ok((batch.minutes.len() + batch.diagnoses.len() + batch.incidents.len() + usize::from(batch.node.is_some())) as u64)
+}
+
+fn set_identity(db: &Connection, node_id: i64, identity: &NodeIdentity, sealed: i64) -> rusqlite::Result<()> {
+    // Plain strings and maps; it was read from JSON.
+    let json = serde_json::to_string(identity).unwrap_or_default();
+    db.prepare_cached("UPDATE nodes SET host = ?2, boot_id = ?3, booted = ?4, identity_json = ?5 WHERE id = ?1")?
+        .execute(params![node_id, identity.host, identity.boot_id, identity.booted.map(seconds), json])?;
+    db.prepare_cached("INSERT OR REPLACE INTO identities (node_id, since, identity_json) VALUES (?1, ?2, ?3)")?
+        .execute(params![node_id, sealed, json])?;
+    Ok(())
+}
+
+fn add_minute(db: &Connection, node_id: i64, m: &Minute) -> rusqlite::Result<()> {
+    let stall = |us: Option<u64>| number(us.map(|us| us / 1000));
+    let saturated: f64 = m.by_core.iter().map(|core| core.saturated_s).filter(|s| s.is_finite()).sum();
+    let saturated = m.cores.map(|_| (saturated * 1000.0) as i64);
+    // A recorder that was restarted within a minute tells of both parts; the later one is the longer-lasting truth.
+    db.prepare_cached(
+        "INSERT OR REPLACE INTO minutes VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
+    )?
+    .execute(params![
+        node_id,
+        seconds(m.minute),
+        thousandths(m.busy_mean),
+        thousandths(m.busy_max),
+        m.worst_core,
+        thousandths(m.worst_core_system),
+        saturated,
+        number(m.zombies_tracked),
+        number(m.zombies_live),
+        number(m.zombies_dead),
+        number(m.unit_restarts),
+        number(m.nic_resets),
+        number(m.softnet_drops),
+        number(m.oom_kills),
+        stall(m.cpu_stall_us),
+        stall(m.memory_stall_us),
+        stall(m.io_stall_us),
+        number(m.lost_samples),
+    ])?;
+    Ok(())
+}
+
+/// Extends, begins and ends episodes by what one diagnosis found.
+fn conclude(db: &Connection, node_id: i64, concluded: &Concluded) -> rusqlite::Result<()> {
+    let (from, until) = (seconds(concluded.from), seconds(concluded.until));
+    db.prepare_cached(
+        "UPDATE nodes SET diagnosed_from = coalesce(diagnosed_from, ?2), diagnosed_until = ?3, conclusion = ?4
+         WHERE id = ?1 AND (diagnosed_until IS NULL OR diagnosed_until <= ?3)",
+    )?
+    .execute(params![node_id, from, until, concluded.conclusion])?;
+    for problem in &concluded.problems {
+        let began = problem.began.map_or(from, seconds);
+        let ended = problem.ended.map(seconds);
+        let seen_until = ended.unwrap_or(until);
+        let same: Option<i64> = db
+            .prepare_cached(
+                "SELECT id FROM episodes WHERE node_id = ?1 AND key = ?2 AND coalesce(boot_id, '') = ?5
+                 AND (ended IS NULL OR ended >= ?3 - ?4) ORDER BY began DESC LIMIT 1",
+            )?
+            .query_row(params![node_id, problem.key, began, SAME_WITHIN_S, concluded.boot_id], |row| row.get(0))
+            .optional()?;
+        match same {
+            Some(id) => db
+                .prepare_cached(
+                    "UPDATE episodes SET seen_until = max(seen_until, ?2), ended = ?3, severity = ?4, certainty = ?5, title = ?6
+                     WHERE id = ?1",
+                )?
+                .execute(params![id, seen_until, ended, problem.severity, problem.certainty, problem.title])?,
+            None => db
+                .prepare_cached(
+                    "INSERT INTO episodes (node_id, boot_id, key, code, subject_kind, subject, severity, certainty, title, began,
+                       seen_until, ended) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+                )?
+                .execute(params![
+                    node_id,
+                    concluded.boot_id,
+                    problem.key,
+                    problem.code,
+                    problem.subject_kind,
+                    problem.subject,
+                    problem.severity,
+                    problem.certainty,
+                    problem.title,
+                    began,
+                    seen_until,
+                    ended
+                ])?,
+        };
+    }
+    // Not found any more: it ended when it was last seen. A late diagnosis ends nothing that a newer one saw.
+    db.prepare_cached(
+        "UPDATE episodes SET ended = seen_until WHERE node_id = ?1 AND ended IS NULL AND seen_until < ?2",
+    )?
+    .execute(params![node_id, until])?;
+    Ok(())
+}
+
+fn set_incident(db: &Connection, node_id: i64, incident: &Incident) -> rusqlite::Result<()> {
+    let json = serde_json::to_string(incident).unwrap_or_default();
+    db.prepare_cached("INSERT OR REPLACE INTO incidents VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute(params![
+        node_id,
+        number(Some(incident.number)),
+        seconds(incident.triggered),
+        incident.code,
+        incident.key,
+        incident.state.as_str(),
+        json
+    ])?;
+    Ok(())
+}
+
+/// How long rows are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Retention {
+    pub minutes_s: i64,
+    pub episodes_s: i64,
+}
+
+/// Removes what is older; at most some rows at a time, so that reports do not wait. Returns whether there may be more.
+pub fn expire(db: &Connection, retention: Retention, now: i64) -> rusqlite::Result<bool> {
+    const AT_ONCE: i64 = 5000;
+    let minutes = now - retention.minutes_s;
+    let nodes = db
+        .prepare_cached(
+            "DELETE FROM minutes WHERE (node_id, minute) IN
+               (SELECT m.node_id, m.minute FROM nodes JOIN minutes m ON m.node_id = nodes.id AND m.minute < ?1 LIMIT ?2)",
+        )?
+        .execute(params![minutes, AT_ONCE])?;
+    let before = now - retention.episodes_s;
+    let episodes = db
+        .prepare_cached(
+            "DELETE FROM episodes WHERE id IN (SELECT id FROM episodes WHERE seen_until < ?1 AND ended IS NOT NULL LIMIT ?2)",
+        )?
+        .execute(params![before, AT_ONCE])?;
+    let incidents = db
+        .prepare_cached(
+            "DELETE FROM incidents WHERE (node_id, number, triggered) IN
+               (SELECT node_id, number, triggered FROM incidents WHERE triggered < ?1 LIMIT ?2)",
+        )?
+        .execute(params![before, AT_ONCE])?;
+    db.execute("DELETE FROM streams WHERE last_seen < ?1", [now - retention.episodes_s])?;
+    db.execute("DELETE FROM boots WHERE last_seen < ?1", [before])?;
+    Ok([nodes, episodes, incidents].iter().any(|gone| *gone as i64 == AT_ONCE))
+}

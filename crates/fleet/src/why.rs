@@ -1,0 +1,145 @@
+//! Which nodes are sick, which are healthy, and what `coroner-cohort` makes of it.
+
+use crate::answers::NodeSummary;
+use crate::query::{self, Expr};
+use crate::store::read::{self, NodeLives};
+use coroner_cohort::{Explanation, Life, NodeRow, Population, Settings};
+use rusqlite::Connection;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+pub const SCHEMA: &str = "coroner.fleet.why/1";
+pub const SCHEMA_ALL: &str = "coroner.fleet.why-all/1";
+/// Without a condition, so many problems are explained.
+const MOST_CONDITIONS: usize = 12;
+
+#[derive(Debug)]
+pub enum WhyError {
+    Bad(String),
+    Db(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for WhyError {
+    fn from(error: rusqlite::Error) -> WhyError {
+        WhyError::Db(error)
+    }
+}
+
+/// What the sick nodes have, in words and as it was asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Condition {
+    pub asked: String,
+    /// `problem` (a code or key) or `expression`.
+    pub kind: String,
+    pub since_hours: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Why {
+    pub schema: String,
+    pub condition: Condition,
+    #[serde(flatten)]
+    pub explanation: Explanation,
+    /// The same in words.
+    pub words: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WhyAll {
+    pub schema: String,
+    pub why: Vec<Why>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum WhyAnswer {
+    One(Box<Why>),
+    All(WhyAll),
+}
+
+pub fn why(db: &Connection, condition: Option<&str>, since: i64, now: i64) -> Result<WhyAnswer, WhyError> {
+    let nodes = read::nodes(db, now)?;
+    match condition {
+        Some(condition) => Ok(WhyAnswer::One(Box::new(one(db, &nodes, condition, since, now)?))),
+        None => {
+            let codes = read::codes(db, since)?;
+            let why = codes.iter().take(MOST_CONDITIONS).map(|code| one(db, &nodes, code, since, now));
+            Ok(WhyAnswer::All(WhyAll { schema: SCHEMA_ALL.to_owned(), why: why.collect::<Result<_, _>>()? }))
+        }
+    }
+}
+
+fn one(db: &Connection, nodes: &[(i64, NodeSummary)], asked: &str, since: i64, now: i64) -> Result<Why, WhyError> {
+    let expr = expression(asked)?;
+    let mut lives = read::lives(db, asked, since)?;
+    let agents: BTreeSet<&String> =
+        nodes.iter().flat_map(|(_, node)| node.attributes.keys()).filter(|name| name.starts_with("agent:")).collect();
+    let rows = nodes.iter().map(|(id, node)| {
+        let of_node = lives.remove(id).unwrap_or_default();
+        let is_known = node.diagnosed_until.is_some_and(|until| crate::store::write::seconds(until) >= since);
+        let sick = match &expr {
+            Some(expr) => expr.matches(node, now),
+            None => (is_known || of_node.had_it).then_some(of_node.had_it),
+        };
+        let mut attributes = node.attributes.clone();
+        // What an agent does may follow from the sickness; whether its image brought it does not.
+        attributes.retain(|name, _| !name.starts_with("agent_state:"));
+        if node.diagnosed_until.is_some() {
+            for agent in &agents {
+                attributes.entry((*agent).clone()).or_insert_with(|| "none".to_owned());
+            }
+        }
+        let up_hours = node.booted.map(|booted| (now - crate::store::write::seconds(booted)) as f64 / 3600.0);
+        NodeRow {
+            id: name(node),
+            attributes,
+            sick,
+            up_hours,
+            lives: if expr.is_some() { Vec::new() } else { lives_of(&of_node) },
+        }
+    });
+    let population = Population { nodes: rows.collect() };
+    let explanation = coroner_cohort::explain(&population, &Settings::default());
+    let words = coroner_cohort::words(&explanation, asked);
+    Ok(Why {
+        schema: SCHEMA.to_owned(),
+        condition: Condition {
+            asked: asked.to_owned(),
+            kind: if expr.is_some() { "expression" } else { "problem" }.to_owned(),
+            since_hours: (now - since) as f64 / 3600.0,
+        },
+        explanation,
+        words,
+    })
+}
+
+fn name(node: &NodeSummary) -> String {
+    node.host.clone().unwrap_or_else(|| node.node.clone())
+}
+
+/// `None`: it is a code or a key.
+fn expression(asked: &str) -> Result<Option<Expr>, WhyError> {
+    let is_expression = asked.contains(['=', '<', '>']) || asked.eq_ignore_ascii_case("silent");
+    if !is_expression {
+        return Ok(None);
+    }
+    query::parse(asked).map(Some).map_err(|bad| WhyError::Bad(bad.to_string()))
+}
+
+/// From each boot to its first onset, or to when it was last seen.
+fn lives_of(of_node: &NodeLives) -> Vec<Life> {
+    let seconds = crate::store::write::seconds;
+    let hours = |s: i64| s.max(0) as f64 / 3600.0;
+    let life = |boot: &crate::answers::Boot| {
+        let booted = seconds(boot.booted?);
+        let (first, last) = (seconds(boot.first_seen), seconds(boot.last_seen));
+        let onset = of_node.onsets.iter().copied().find(|onset| *onset >= booted && *onset <= last.max(first));
+        let until = onset.unwrap_or(last).max(booted);
+        Some(Life {
+            hours: hours(until - booted),
+            onset: onset.is_some(),
+            entered_after_hours: hours(first - booted).min(hours(until - booted)),
+        })
+    };
+    of_node.boots.iter().filter_map(life).collect()
+}

@@ -1,0 +1,100 @@
+//! Real recorders of this machine, each with a machine id of its own.
+
+use crate::collector::{Collector, PROGRAM};
+use crate::wait_for;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+struct Recorder {
+    dir: tempfile::TempDir,
+    child: Child,
+}
+
+impl Recorder {
+    /// In a mount namespace of its own, in which /etc/machine-id is another file.
+    fn start(collector: &Collector, number: u32) -> Recorder {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::fs::write(dir.path().join("machine-id"), format!("{number:032x}\n")).unwrap();
+        let config =
+            "[diagnosis]\nevery = \"10s\"\nmax_cpu = 100.0\n[metrics]\nlisten = \"off\"\n[report]\nevery = \"5s\"\n";
+        std::fs::write(dir.path().join("coroner.toml"), config).unwrap();
+        let coroner = Path::new(PROGRAM).with_file_name("coroner");
+        assert!(coroner.exists(), "{}: build the workspace", coroner.display());
+        let script = r#"mount --bind "$1/machine-id" /etc/machine-id && shift && exec "$@""#;
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(dir.path()).arg(coroner);
+        command.args(["record", "--config"]).arg(dir.path().join("coroner.toml"));
+        command.arg("--dir").arg(dir.path().join("state")).args([
+            "--report-to",
+            &collector.url(),
+            "--report-token-file",
+        ]);
+        command.arg(collector.file("agent.token")).args(["--label", &format!("rack={number}"), "--cluster", "lab"]);
+        let child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        Recorder { dir, child }
+    }
+
+    fn waiting(&self) -> usize {
+        std::fs::read_dir(self.dir.path().join("state/spool")).map_or(0, |files| files.count())
+    }
+
+    fn stop(&mut self) {
+        assert!(Command::new("kill").arg(self.child.id().to_string()).status().unwrap().success());
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+#[ignore = "three recorders for some minutes, as root: ./check fleet"]
+fn real_recorders_report_and_lose_nothing_while_the_collector_is_away() {
+    let is_root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
+    if !is_root {
+        let skipped = std::env::var("CORONER_SKIPPED_TESTS").unwrap_or_default();
+        let _ = std::fs::write(skipped, "real recorders that report (needs root)\n");
+        return;
+    }
+    let mut collector = Collector::start();
+    let mut recorders: Vec<Recorder> = (1..=3).map(|number| Recorder::start(&collector, number)).collect();
+    let minute = Duration::from_secs(60);
+    wait_for("three nodes that diagnosed themselves", 3 * minute, || {
+        let nodes = collector.ask("status")["nodes"].clone();
+        (nodes["known"] == 3 && nodes["undiagnosed"] == 0).then_some(()).ok_or(nodes.to_string())
+    });
+    let picked = collector.command(&["nodes", "--where", "rack=2 and cluster=lab"]);
+    assert!(picked.1.starts_with("1 of 3 nodes match"), "{picked:?}");
+
+    collector.kill();
+    wait_for("batches in every spool", 3 * minute, || {
+        let waiting: Vec<usize> = recorders.iter().map(Recorder::waiting).collect();
+        waiting.iter().all(|count| *count >= 2).then_some(()).ok_or(format!("{waiting:?}"))
+    });
+    // A recorder that ends meanwhile leaves its batches to the next one.
+    recorders[0].stop();
+    let left = recorders[0].waiting();
+    assert!(left >= 2, "{left}");
+    let minutes = collector.rows("SELECT count(*) FROM minutes");
+    collector.restart();
+    wait_for("empty spools of those that run", 6 * minute, || {
+        let waiting: Vec<usize> = recorders[1..].iter().map(Recorder::waiting).collect();
+        waiting.iter().all(|count| *count == 0).then_some(()).ok_or(format!("{waiting:?}"))
+    });
+    wait_for("minutes of those that run", 3 * minute, || {
+        let now = collector.rows("SELECT count(*) FROM minutes");
+        (now > minutes).then_some(()).ok_or(format!("{minutes} before, {now} now"))
+    });
+    assert_eq!(recorders[0].waiting(), left, "nobody sends for a recorder that is gone");
+    // Streams are without gaps: nothing was dropped on the way.
+    assert_eq!(collector.ask("status")["dropped_rows"], 0);
+    let shown = collector.command(&["show", &format!("{:032x}", 2)]);
+    assert!(shown.0 == 0 && shown.1.contains("label:rack") && shown.1.contains("kernel"), "{shown:?}");
+}

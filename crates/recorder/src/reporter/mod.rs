@@ -1,0 +1,330 @@
+//! Reports to a fleet's collector, if `report.to` names one; otherwise none of this runs and nothing is ever sent.
+//!
+//! Other threads hand over rows and never wait. The thread "reporter" seals them into batches in the spool once a minute, at once for
+//! incidents and for new conclusions, and sends the oldest batches until the collector has acknowledged them all.
+
+mod sender;
+mod spool;
+
+use super::config::ReportConfig;
+use super::status::{ReportStatus, Status};
+use crate::warn;
+use anyhow::Context;
+use coroner_evidence::{Node, Wall};
+use coroner_report::{Concluded, Dropped, Incident, Minute, NodeIdentity, ReportRow};
+use sender::{Sender, Sent, chance};
+use spool::Spool;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Rows waiting for the reporter: hours at the usual pace. It waits for the collector for seconds at most.
+const MOST_WAITING: usize = 1000;
+/// Rows kept in memory while the spool cannot be written.
+const MOST_UNSEALED: usize = 2000;
+/// What follows an urgent row within this time goes with it.
+const URGENT_AFTER: Duration = Duration::from_secs(1);
+/// Bytes per request, compressed.
+const MOST_AT_ONCE: u64 = 256 << 10;
+/// Between two requests while there is more to send: the observer must not load the node, nor all nodes their collector.
+const BETWEEN: Duration = Duration::from_millis(200);
+/// Cores with full seconds that a minute names; a fleet keeps no more.
+const MOST_CORES: usize = 8;
+
+/// For threads that have something to report; does nothing if nobody is to be told.
+#[derive(Clone, Default)]
+pub struct Reports(Option<Handle>);
+
+#[derive(Clone)]
+struct Handle {
+    rows: SyncSender<ReportRow>,
+    lost: Arc<Mutex<Dropped>>,
+}
+
+impl Reports {
+    pub fn minute(&self, minute: &Minute) {
+        let mut minute = minute.clone();
+        minute.by_core.retain(|core| core.saturated_s > 0.0);
+        minute.by_core.truncate(MOST_CORES);
+        self.tell(ReportRow::Minute(minute));
+    }
+
+    pub fn concluded(&self, concluded: &Concluded) {
+        self.tell(ReportRow::Diagnosis(concluded.clone()));
+    }
+
+    pub fn incident(&self, incident: &Incident) {
+        self.tell(ReportRow::Incident(Box::new(incident.clone())));
+    }
+
+    pub fn node(&self, identity: NodeIdentity) {
+        self.tell(ReportRow::Node(identity));
+    }
+
+    fn tell(&self, row: ReportRow) {
+        let Some(handle) = &self.0 else { return };
+        if let Err(unsent) = handle.rows.try_send(row) {
+            let row = match unsent {
+                std::sync::mpsc::TrySendError::Full(row) | std::sync::mpsc::TrySendError::Disconnected(row) => row,
+            };
+            spool::count(&mut handle.lost.lock().unwrap_or_else(PoisonError::into_inner), &row);
+        }
+    }
+}
+
+pub struct ReporterThread {
+    reports: Reports,
+    thread: JoinHandle<()>,
+}
+
+impl ReporterThread {
+    /// `None` if nobody is to be told.
+    pub fn start(
+        directory: &Path,
+        config: &ReportConfig,
+        node: &Node,
+        status: Arc<Mutex<Status>>,
+    ) -> anyhow::Result<Option<ReporterThread>> {
+        let Some(to) = &config.to else { return Ok(None) };
+        let name = node.machine_id.clone().or_else(|| node.host.clone());
+        let Some(name) = name else {
+            anyhow::bail!(
+                "report.to: this node has neither a machine id nor a host name; run systemd-machine-id-setup"
+            );
+        };
+        let (rows, waiting) = sync_channel(MOST_WAITING);
+        let lost = Arc::new(Mutex::new(Dropped::default()));
+        let mut reporter = Reporter {
+            node: name,
+            boot_id: node.boot_id.clone().unwrap_or_default(),
+            every: config.every,
+            cluster: config.cluster.clone(),
+            labels: config.labels.clone(),
+            spool: Spool::open(&directory.join("spool"), config.max_size)?,
+            sender: Sender::new(config, to, node_key(directory)?)?,
+            unsealed: Vec::new(),
+            identity: None,
+            problems: Vec::new(),
+            lost: Arc::clone(&lost),
+            own: ReportStatus::default(),
+            complained: None,
+        };
+        let run = move || reporter.run(&waiting, &status);
+        let thread = std::thread::Builder::new().name("reporter".to_owned()).spawn(run)?;
+        let reports = Reports(Some(Handle { rows, lost }));
+        reports.node(NodeIdentity::of(node));
+        Ok(Some(ReporterThread { reports, thread }))
+    }
+
+    pub fn reports(&self) -> Reports {
+        self.reports.clone()
+    }
+
+    /// What was not sent stays in the spool. All other handles must be gone.
+    pub fn finish(self) {
+        drop(self.reports);
+        let _ = self.thread.join();
+    }
+}
+
+struct Reporter {
+    node: String,
+    boot_id: String,
+    every: Duration,
+    cluster: Option<String>,
+    labels: std::collections::BTreeMap<String, String>,
+    spool: Spool,
+    sender: Sender,
+    unsealed: Vec<ReportRow>,
+    identity: Option<NodeIdentity>,
+    /// Keys of the last diagnosis.
+    problems: Vec<String>,
+    /// Rows that found the channel full.
+    lost: Arc<Mutex<Dropped>>,
+    own: ReportStatus,
+    complained: Option<String>,
+}
+
+impl Reporter {
+    fn run(&mut self, rows: &Receiver<ReportRow>, status: &Mutex<Status>) {
+        // The first batch goes out at once; after it, each node has its own second of the minute.
+        let mut seal_at = Instant::now() + URGENT_AFTER;
+        let mut send_at = seal_at;
+        let mut phase = self.every.mul_f64(chance());
+        loop {
+            let has_batches = self.spool.batches() > 0;
+            let next = if has_batches { seal_at.min(send_at) } else { seal_at };
+            match rows.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(row) => {
+                    if self.take(row) {
+                        seal_at = seal_at.min(Instant::now() + URGENT_AFTER);
+                    }
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if Instant::now() >= seal_at {
+                self.seal();
+                seal_at = Instant::now() + self.every + std::mem::take(&mut phase);
+            }
+            if self.spool.batches() > 0 && Instant::now() >= send_at {
+                send_at = Instant::now() + self.send();
+            }
+            self.show(status);
+        }
+        self.seal();
+        self.show(status);
+    }
+
+    /// Returns whether it should be sent at once.
+    fn take(&mut self, row: ReportRow) -> bool {
+        let urgent = match &row {
+            ReportRow::Incident(_) => true,
+            ReportRow::Diagnosis(concluded) => {
+                let ongoing = concluded.problems.iter().filter(|problem| problem.ended.is_none());
+                let problems: Vec<String> = ongoing.map(|problem| problem.key.clone()).collect();
+                std::mem::replace(&mut self.problems, problems) != self.problems
+            }
+            _ => false,
+        };
+        let row = match row {
+            ReportRow::Node(identity) => {
+                let mut identity =
+                    NodeIdentity { cluster: self.cluster.clone(), labels: self.labels.clone(), ..identity };
+                if let Some(model) = cpu_model() {
+                    identity.attributes.insert("cpu_model".to_owned(), model);
+                }
+                if self.identity.replace(identity.clone()).is_some_and(|before| before == identity) {
+                    return false;
+                }
+                ReportRow::Node(identity)
+            }
+            row => row,
+        };
+        self.unsealed.push(row);
+        if self.unsealed.len() > MOST_UNSEALED {
+            let minute = self.unsealed.iter().position(|row| matches!(row, ReportRow::Minute(_)));
+            let gone = self.unsealed.remove(minute.unwrap_or(0));
+            spool::count(self.spool.dropped(), &gone);
+        }
+        urgent
+    }
+
+    fn seal(&mut self) {
+        let lost = std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner));
+        self.spool.dropped().add(lost);
+        if self.unsealed.is_empty() {
+            return;
+        }
+        let now = Wall::from(SystemTime::now());
+        match self.spool.seal(&self.node, &self.boot_id, now, &self.unsealed) {
+            Ok(()) => self.unsealed.clear(),
+            Err(error) => self.complain(format!("{error:#}; what would be reported is kept in memory")),
+        }
+    }
+
+    /// Sends the oldest batches; returns the pause until the next request.
+    fn send(&mut self) -> Duration {
+        let (body, count) = match self.spool.oldest(MOST_AT_ONCE) {
+            Ok(Some(oldest)) => oldest,
+            Ok(None) => return BETWEEN,
+            Err(error) => {
+                // A file that cannot be read would stop all behind it.
+                self.complain(format!("{error:#}; this batch is dropped"));
+                return self.drop_oldest();
+            }
+        };
+        match self.sender.send(&body) {
+            Sent::Stored => {
+                self.own.requests += 1;
+                self.own.sent_batches += count as u64;
+                self.own.sent_bytes += body.len() as u64;
+                self.own.last_success = Some(Instant::now());
+                self.complained = None;
+                self.own.trouble = None;
+                if let Err(error) = self.spool.remove(count) {
+                    self.complain(format!("{error:#}"));
+                }
+                BETWEEN
+            }
+            Sent::Refused(_) if count > 1 => self.send_oldest_alone(),
+            Sent::Refused(why) => {
+                self.own.refused_batches += 1;
+                self.complain(format!("{why}; this batch is dropped"));
+                self.drop_oldest()
+            }
+            Sent::Later(why, after) => {
+                self.own.failures += 1;
+                let pause = self.sender.pause(after);
+                self.complain(format!("{why}; what is to be reported waits in the spool"));
+                pause
+            }
+        }
+    }
+
+    /// One of several batches was refused: the others must not suffer.
+    fn send_oldest_alone(&mut self) -> Duration {
+        let Ok(Some((body, _))) = self.spool.oldest(0) else { return self.drop_oldest() };
+        match self.sender.send(&body) {
+            Sent::Stored => {
+                self.own.sent_batches += 1;
+                let _ = self.spool.remove(1);
+                BETWEEN
+            }
+            Sent::Refused(why) => {
+                self.own.refused_batches += 1;
+                self.complain(format!("{why}; this batch is dropped"));
+                self.drop_oldest()
+            }
+            Sent::Later(_, after) => self.sender.pause(after),
+        }
+    }
+
+    fn drop_oldest(&mut self) -> Duration {
+        if let Err(error) = self.spool.drop_oldest() {
+            self.complain(format!("{error:#}"));
+            return self.sender.pause(None);
+        }
+        BETWEEN
+    }
+
+    /// Warns when the trouble is another one than before.
+    fn complain(&mut self, what: String) {
+        self.own.trouble = Some(what.clone());
+        if self.complained.as_ref() != Some(&what) {
+            warn(&format!("report: {what}"));
+            self.complained = Some(what);
+        }
+    }
+
+    fn show(&mut self, status: &Mutex<Status>) {
+        self.own.spool_bytes = self.spool.bytes();
+        self.own.spool_batches = self.spool.batches() as u64;
+        self.own.dropped = *self.spool.dropped();
+        // Plain numbers, valid even if a holder of the lock panicked.
+        status.lock().unwrap_or_else(PoisonError::into_inner).report = Some(self.own.clone());
+    }
+}
+
+/// Made once, at random; a collector accepts no other one for this node.
+fn node_key(directory: &Path) -> anyhow::Result<String> {
+    let path = directory.join("node.key");
+    let cannot = || format!("cannot use {}", path.display());
+    if let Ok(mut file) = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+        let random = std::fs::read("/proc/sys/kernel/random/uuid").context("no random number for the node's key")?;
+        file.write_all(&random).with_context(cannot)?;
+    }
+    Ok(std::fs::read_to_string(&path).with_context(cannot)?.trim().to_owned())
+}
+
+/// `None` on architectures whose kernel does not name it.
+fn cpu_model() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned()).filter(|model| !model.is_empty())
+}
