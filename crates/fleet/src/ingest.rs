@@ -7,10 +7,10 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
-/// Of a request, compressed. Nodes send 256 KiB at most.
+/// Of a request, compressed. Nodes send 128 KiB at most.
 pub const MOST_BYTES: usize = 1 << 20;
 /// Of a request, once unpacked.
-const MOST_UNPACKED: u64 = 16 << 20;
+const MOST_UNPACKED: u64 = 8 << 20;
 /// 2^N bytes of memory for unpacking.
 const MOST_WINDOW_LOG: u32 = 23;
 const LONGEST_LINE: u64 = 1 << 20;

@@ -12,12 +12,13 @@ use crate::tokens::Token;
 use crate::why;
 use anyhow::Context;
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::body::{Body, to_bytes};
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use coroner_report::Wall;
+use hyper_util::rt::TokioTimer;
 use serde_json::json;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -25,9 +26,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
+use tokio::sync::Semaphore;
 
 /// How long a stopping collector waits for requests in progress.
 const DRAINS_WITHIN: Duration = Duration::from_secs(10);
+/// Reports at a time; each takes up to 8 MiB unpacked.
+const MOST_AT_ONCE: usize = 64;
+/// How long a node may take to send a report, and a client to send its headers.
+const SENT_WITHIN: Duration = Duration::from_secs(30);
+const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 /// When the queue is full, nodes come back after this at the earliest.
 const COME_BACK_AFTER_S: u32 = 10;
 /// Rows of a list, unless more are asked for.
@@ -49,6 +56,8 @@ struct Collector {
     people: Token,
     counts: Counts,
     is_stopping: AtomicBool,
+    /// Reports being read or stored: bounds memory.
+    places: Semaphore,
 }
 
 #[derive(Default)]
@@ -77,8 +86,14 @@ pub async fn serve(options: ServeOptions) -> anyhow::Result<()> {
     };
     let (agents, agents_file) = token(agent_token, "agent.token")?;
     let (people, people_file) = token(user_token, "user.token")?;
-    let collector =
-        Arc::new(Collector { store, agents, people, counts: Counts::default(), is_stopping: AtomicBool::new(false) });
+    let collector = Arc::new(Collector {
+        store,
+        agents,
+        people,
+        counts: Counts::default(),
+        is_stopping: AtomicBool::new(false),
+        places: Semaphore::new(MOST_AT_ONCE),
+    });
     let app = Router::new()
         .route("/api/v1/report", post(report))
         .route("/api/v1/status", get(status))
@@ -92,7 +107,6 @@ pub async fn serve(options: ServeOptions) -> anyhow::Result<()> {
         .fallback(|| async {
             refusal(StatusCode::NOT_FOUND, "no such page", "see coroner fleet --help for what may be asked")
         })
-        .layer(DefaultBodyLimit::max(MOST_BYTES))
         .with_state(Arc::clone(&collector));
 
     let listener = std::net::TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
@@ -123,9 +137,15 @@ pub async fn serve(options: ServeOptions) -> anyhow::Result<()> {
             let config = axum_server::tls_rustls::RustlsConfig::from_pem_file(&certificate, &key)
                 .await
                 .with_context(|| format!("cannot use {} with {}", certificate.display(), key.display()))?;
-            axum_server::from_tcp_rustls(listener, config)?.handle(handle).serve(service).await?;
+            let mut server = axum_server::from_tcp_rustls(listener, config)?.handle(handle);
+            server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
+            server.serve(service).await?;
         }
-        None => axum_server::from_tcp(listener)?.handle(handle).serve(service).await?,
+        None => {
+            let mut server = axum_server::from_tcp(listener)?.handle(handle);
+            server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
+            server.serve(service).await?;
+        }
     }
     Ok(())
 }
@@ -151,7 +171,7 @@ fn bearer(headers: &HeaderMap) -> &str {
     given.strip_prefix("Bearer ").unwrap_or_default().trim()
 }
 
-async fn report(State(collector): State<Arc<Collector>>, headers: HeaderMap, body: Bytes) -> Response {
+async fn report(State(collector): State<Arc<Collector>>, headers: HeaderMap, body: Body) -> Response {
     let counts = &collector.counts;
     Counts::one(&counts.requests);
     if !collector.agents.is(bearer(&headers)) {
@@ -160,6 +180,18 @@ async fn report(State(collector): State<Arc<Collector>>, headers: HeaderMap, bod
             "send the collector's agent token (--report-token-file); it is in agent.token in the collector's directory";
         return refusal(StatusCode::UNAUTHORIZED, "the token is not that of this collector's nodes", what_to_do);
     }
+    let Ok(_place) = collector.places.try_acquire() else {
+        return come_back(counts);
+    };
+    let body = match tokio::time::timeout(SENT_WITHIN, to_bytes(body, MOST_BYTES)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => {
+            Counts::one(&counts.refused);
+            let why = format!("the report is larger than {} KiB, or ended early", MOST_BYTES >> 10);
+            return refusal(StatusCode::PAYLOAD_TOO_LARGE, &why, "send less at a time");
+        }
+        Err(_) => return refusal(StatusCode::REQUEST_TIMEOUT, "the report took too long", "send it again"),
+    };
     counts.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
     let batches = match ingest::parse(&body, Wall::from(SystemTime::now())) {
         Ok(batches) => batches,
@@ -178,13 +210,7 @@ async fn report(State(collector): State<Arc<Collector>>, headers: HeaderMap, bod
             let body = json!({ "batches": stored.batches, "repeated": stored.repeated, "rows": stored.rows });
             ([(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
         }
-        Err(NotStored::Busy) => {
-            Counts::one(&counts.shed);
-            let mut response =
-                refusal(StatusCode::TOO_MANY_REQUESTS, "too many reports at once", "send it again later");
-            response.headers_mut().insert(header::RETRY_AFTER, COME_BACK_AFTER_S.into());
-            response
-        }
+        Err(NotStored::Busy) => come_back(counts),
         Err(NotStored::NotItself(why)) => {
             Counts::one(&counts.unauthorised);
             refusal(StatusCode::FORBIDDEN, &why, "check whether two machines have the same machine id")
@@ -198,6 +224,13 @@ async fn report(State(collector): State<Arc<Collector>>, headers: HeaderMap, bod
             )
         }
     }
+}
+
+fn come_back(counts: &Counts) -> Response {
+    Counts::one(&counts.shed);
+    let mut response = refusal(StatusCode::TOO_MANY_REQUESTS, "too many reports at once", "send it again later");
+    response.headers_mut().insert(header::RETRY_AFTER, COME_BACK_AFTER_S.into());
+    response
 }
 
 /// Answers a question of a person, on a thread that may wait for the disk.

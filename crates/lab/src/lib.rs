@@ -9,6 +9,7 @@ pub mod bad_bus;
 mod bus;
 pub mod crowd;
 pub mod draw;
+pub mod fleet;
 pub mod guard;
 pub mod hierarchy;
 pub mod host_lock;

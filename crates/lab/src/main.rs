@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use coroner_lab::actors::Actor;
 use coroner_lab::crowd::{self, Crowd};
+use coroner_lab::fleet::{self, FleetArgs};
 use coroner_lab::invent::{self, Invent};
 use coroner_lab::scenarios::{self, Scenario, systemd_root};
 use coroner_lab::score::{self, Outcome, Score};
@@ -52,6 +53,8 @@ enum Command {
     ///
     /// Exit codes: 0 every bar is reached, 1 below a bar, 2 usage error or a case could not be run.
     Invent(Invent),
+    /// Simulate a fleet that reports to a collector (coroner fleet serve), and print what is wrong with it as JSON.
+    Fleet(Box<FleetArgs>),
     /// Remove leftovers of runs whose runner was killed.
     Clean,
     /// Make the root file system that scenarios with systemd need, if it does not exist, and print its path.
@@ -111,6 +114,7 @@ fn perform(command: Command) -> ExitCode {
             clean();
             outcome(invent::invent(&args, args.seed.unwrap_or_else(any_seed)))
         }
+        Command::Fleet(args) => outcome(fleet::fleet(*args, any_seed())),
         Command::Clean => clean(),
         Command::Root => exit_code(systemd_root::build().map(|root| println!("{}", root.display()))),
         Command::Crowd(crowd) => {

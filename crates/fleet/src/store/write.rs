@@ -9,6 +9,15 @@ const SAME_WITHIN_S: i64 = 15 * 60;
 /// After this long without a report, another key may take a node over: its disk was replaced.
 const TAKEN_OVER_AFTER_S: i64 = 3600;
 
+/// More nodes than one store serves; a token that got into wrong hands must not fill the disk.
+const MOST_NODES: i64 = 200_000;
+/// Of one node, the newest are kept.
+const MOST_STREAMS: i64 = 50;
+const MOST_IDENTITIES: i64 = 200;
+const MOST_BOOTS: i64 = 200;
+const MOST_EPISODES: i64 = 2000;
+const MOST_INCIDENTS: i64 = 2000;
+
 /// What a request brought.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
@@ -70,6 +79,10 @@ fn node(db: &Connection, key: &str, batch: &Batch, now: i64) -> Result<i64, Stor
         })
         .optional()?;
     let Some((id, known_key, last_seen)) = known else {
+        let count: i64 = db.prepare_cached("SELECT count(*) FROM nodes")?.query_row([], |row| row.get(0))?;
+        if count >= MOST_NODES {
+            return Err(StoreError::NotItself(format!("{MOST_NODES} nodes are known; no new one is taken in")));
+        }
         db.prepare_cached("INSERT INTO nodes (node, key, version, first_seen, last_seen) VALUES (?1, ?2, ?3, ?4, ?4)")?
             .execute(params![head.node, key, head.version, now])?;
         return Ok(db.last_insert_rowid());
@@ -93,6 +106,9 @@ fn is_new(db: &Connection, node_id: i64, batch: &Batch, now: i64) -> rusqlite::R
              WHERE excluded.sequence > sequence",
         )?
         .execute(params![node_id, batch.head.stream, batch.head.sequence as i64, now])?;
+    if changed > 0 && batch.head.sequence == 1 {
+        prune(db, "streams", "stream", "last_seen", node_id, MOST_STREAMS)?;
+    }
     Ok(changed > 0)
 }
 
@@ -106,12 +122,15 @@ fn rows(db: &Connection, node_id: i64, batch: &Batch) -> rusqlite::Result<u64> {
     }
     if !head.boot_id.is_empty() {
         let booted = batch.node.as_ref().and_then(|node| node.booted).map(seconds);
+        // Batches may be hours long: what they tell begins before they were sealed.
+        let began =
+            batch.minutes.iter().map(|minute| seconds(minute.minute)).min().map_or(sealed, |first| first.min(sealed));
         db.prepare_cached(
-            "INSERT INTO boots (node_id, boot_id, booted, first_seen, last_seen) VALUES (?1, ?2, ?3, ?4, ?4)
+            "INSERT INTO boots (node_id, boot_id, booted, first_seen, last_seen) VALUES (?1, ?2, ?3, ?4, ?5)
              ON CONFLICT DO UPDATE SET booted = coalesce(excluded.booted, booted), last_seen = max(last_seen, excluded.last_seen),
                first_seen = min(first_seen, excluded.first_seen)",
         )?
-        .execute(params![node_id, head.boot_id, booted, sealed])?;
+        .execute(params![node_id, head.boot_id, booted, began, sealed])?;
     }
     for minute in &batch.minutes {
         add_minute(db, node_id, minute)?;
@@ -119,10 +138,26 @@ fn rows(db: &Connection, node_id: i64, batch: &Batch) -> rusqlite::Result<u64> {
     for concluded in &batch.diagnoses {
         conclude(db, node_id, concluded)?;
     }
+    if batch.diagnoses.iter().any(|concluded| !concluded.problems.is_empty()) {
+        prune(db, "episodes", "id", "seen_until", node_id, MOST_EPISODES)?;
+    }
     for incident in &batch.incidents {
         set_incident(db, node_id, incident)?;
     }
+    if !batch.incidents.is_empty() {
+        prune(db, "incidents", "triggered", "triggered", node_id, MOST_INCIDENTS)?;
+    }
     Ok((batch.minutes.len() + batch.diagnoses.len() + batch.incidents.len() + usize::from(batch.node.is_some())) as u64)
+}
+
+/// Keeps the newest rows of a node.
+fn prune(db: &Connection, table: &str, id: &str, order: &str, node_id: i64, most: i64) -> rusqlite::Result<()> {
+    let sql = format!(
+        "DELETE FROM {table} WHERE node_id = ?1 AND {id} IN
+           (SELECT {id} FROM {table} WHERE node_id = ?1 ORDER BY {order} DESC LIMIT -1 OFFSET ?2)"
+    );
+    db.prepare_cached(&sql)?.execute(params![node_id, most])?;
+    Ok(())
 }
 
 fn set_identity(db: &Connection, node_id: i64, identity: &NodeIdentity, sealed: i64) -> rusqlite::Result<()> {
@@ -132,7 +167,8 @@ fn set_identity(db: &Connection, node_id: i64, identity: &NodeIdentity, sealed: 
         .execute(params![node_id, identity.host, identity.boot_id, identity.booted.map(seconds), json])?;
     db.prepare_cached("INSERT OR REPLACE INTO identities (node_id, since, identity_json) VALUES (?1, ?2, ?3)")?
         .execute(params![node_id, sealed, json])?;
-    Ok(())
+    prune(db, "identities", "since", "since", node_id, MOST_IDENTITIES)?;
+    prune(db, "boots", "boot_id", "last_seen", node_id, MOST_BOOTS)
 }
 
 fn add_minute(db: &Connection, node_id: i64, m: &Minute) -> rusqlite::Result<()> {
@@ -264,6 +300,7 @@ pub fn expire(db: &Connection, retention: Retention, now: i64) -> rusqlite::Resu
                (SELECT node_id, number, triggered FROM incidents WHERE triggered < ?1 LIMIT ?2)",
         )?
         .execute(params![before, AT_ONCE])?;
+    db.execute("DELETE FROM nodes WHERE last_seen < ?1", [before])?;
     db.execute("DELETE FROM streams WHERE last_seen < ?1", [now - retention.episodes_s])?;
     db.execute("DELETE FROM boots WHERE last_seen < ?1", [before])?;
     Ok([nodes, episodes, incidents].iter().any(|gone| *gone as i64 == AT_ONCE))

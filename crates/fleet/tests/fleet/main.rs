@@ -30,7 +30,7 @@ fn hostile_reports_are_refused_and_counted_and_touch_nothing() {
             packed(&[head("n2", "s", 1), json!({"kind": "minute", "minute": "2100-01-01T00:00:00Z"})]),
             400,
         ),
-        ("too large", vec![7; 3 << 20], 413),
+        ("too large", vec![7; 1200 << 10], 413),
     ];
     for (what, body, expected) in bad {
         let (status, said) = post(&url, &token, "key-2", &body);
@@ -39,7 +39,7 @@ fn hostile_reports_are_refused_and_counted_and_touch_nothing() {
     let status = collector.ask("status");
     assert_eq!(status["nodes"]["known"], 1, "{status}");
     let metrics = collector.text("metrics");
-    assert!(metrics.contains("coroner_fleet_refused_requests_total 5\n"), "{metrics}");
+    assert!(metrics.contains("coroner_fleet_refused_requests_total 6\n"), "{metrics}");
     assert!(metrics.contains("coroner_fleet_unauthorised_requests_total 2\n"), "{metrics}");
     assert_eq!(collector.rows("SELECT count(*) FROM minutes"), 1);
 }

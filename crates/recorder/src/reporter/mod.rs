@@ -29,7 +29,7 @@ const MOST_UNSEALED: usize = 2000;
 /// What follows an urgent row within this time goes with it.
 const URGENT_AFTER: Duration = Duration::from_secs(1);
 /// Bytes per request, compressed.
-const MOST_AT_ONCE: u64 = 256 << 10;
+const MOST_AT_ONCE: u64 = 128 << 10;
 /// Between two requests while there is more to send: the observer must not load the node, nor all nodes their collector.
 const BETWEEN: Duration = Duration::from_millis(200);
 /// Cores with full seconds that a minute names; a fleet keeps no more.
