@@ -320,9 +320,11 @@ fn main_kind(by_kind: &BTreeMap<Kind, u64>, largest_turn: Option<u64>) -> Option
     let (most, _) = by_kind.iter().max_by_key(|(_, ns)| **ns)?;
     let all = by_kind.values().fold(0, |sum: u64, ns| sum.saturating_add(*ns));
     let acts_as_one = |(kind, ns): &(&Kind, &u64)| {
-        !is_turns(**kind) && ns.saturating_mul(3) >= all && **ns >= largest_turn.unwrap_or(0).saturating_mul(2)
+        matches!(kind, Kind::Class | Kind::Forks)
+            && ns.saturating_mul(3) >= all
+            && **ns >= largest_turn.unwrap_or(0).saturating_mul(2)
     };
-    let one = by_kind.iter().filter(acts_as_one).max_by_key(|(_, ns)| **ns);
+    let one = by_kind.iter().filter(|_| is_turns(*most)).filter(acts_as_one).max_by_key(|(_, ns)| **ns);
     Some(one.map_or(*most, |(kind, _)| *kind))
 }
 

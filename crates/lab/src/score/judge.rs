@@ -166,6 +166,11 @@ pub fn judge(truth: &Truth, answer: &Value, asking: Asking<'_>) -> Result<Judgem
     told.findings.retain(|f| !foreign(&f.code));
     told.verdicts.iter_mut().for_each(|verdicts| verdicts.retain(|v| !foreign(&v.root_cause.code)));
     told.unexplained.retain(|u| !foreign(&u.finding.code));
+    // Who runs the scenarios may lose to them, and is none of them.
+    let runner = format!("coroner-lab[{}]", std::process::id());
+    told.findings.retain(|f| f.subject.name != runner);
+    told.verdicts.iter_mut().for_each(|verdicts| verdicts.retain(|v| v.root_cause.subject.name != runner));
+    told.unexplained.retain(|u| u.finding.subject.name != runner);
     let mut own = None;
     if asking.on_any_machine {
         let mut names = Vec::new();
