@@ -107,6 +107,9 @@ pub struct ReportConfig {
     pub ca_file: Option<PathBuf>,
     #[serde(deserialize_with = "file::optional")]
     pub cluster: Option<String>,
+    /// The node's name in the fleet, instead of its machine id.
+    #[serde(deserialize_with = "file::optional")]
+    pub node: Option<String>,
     pub labels: BTreeMap<String, String>,
     #[serde(deserialize_with = "file::time")]
     pub every: Duration,
@@ -122,6 +125,7 @@ impl Default for ReportConfig {
             token_file: None,
             ca_file: None,
             cluster: None,
+            node: None,
             labels: BTreeMap::new(),
             every: Duration::from_secs(60),
             max_size: 64 << 20,

@@ -436,16 +436,18 @@ pub struct ReportToArgs {
     /// The cluster that this node belongs to.
     #[arg(long, value_name = "NAME", conflicts_with = "output")]
     pub cluster: Option<String>,
+
+    /// The node's name in the fleet, if its machine id is not unique. [default: the machine id]
+    #[arg(long, value_name = "NAME", conflicts_with = "output")]
+    pub report_as: Option<String>,
 }
 
 impl ReportToArgs {
     pub fn is_given(&self) -> bool {
-        let ReportToArgs { report_to, report_token_file, report_ca_file, label, cluster } = self;
-        report_to.is_some()
-            || report_token_file.is_some()
-            || report_ca_file.is_some()
-            || !label.is_empty()
-            || cluster.is_some()
+        let ReportToArgs { report_to, report_token_file, report_ca_file, label, cluster, report_as } = self;
+        let files = [report_token_file, report_ca_file];
+        let names = [report_to, cluster, report_as];
+        files.iter().any(|file| file.is_some()) || names.iter().any(|name| name.is_some()) || !label.is_empty()
     }
 }
 

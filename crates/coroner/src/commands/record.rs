@@ -50,12 +50,13 @@ fn into_directory(args: &RecordArgs) -> anyhow::Result<Exit> {
     if let Some(listen) = &args.metrics {
         config.metrics.listen = parse_listen(listen).map_err(|why| anyhow::anyhow!("--metrics {listen}: {why}"))?;
     }
-    let ReportToArgs { report_to, report_token_file, report_ca_file, label, cluster } = args.fleet.clone();
+    let ReportToArgs { report_to, report_token_file, report_ca_file, label, cluster, report_as } = args.fleet.clone();
     let report = &mut config.report;
     report.to = report_to.or(report.to.take());
     report.token_file = report_token_file.or(report.token_file.take());
     report.ca_file = report_ca_file.or(report.ca_file.take());
     report.cluster = cluster.or(report.cluster.take());
+    report.node = report_as.or(report.node.take());
     report.labels.extend(label);
     config.check()?;
     let stop = stop_on_signals()?;

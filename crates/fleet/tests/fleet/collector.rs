@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_coroner-fleet");
@@ -111,10 +112,11 @@ pub fn head(node: &str, stream: &str, sequence: u64) -> Value {
         "sealed": "2026-01-01T00:00:00Z", "version": "0.1.0"})
 }
 
-/// The n-th minute before now.
+/// The n-th minute before this program began: each n is a minute of its own.
 pub fn minute(n: u64) -> Value {
-    let at = now_ns() / 60_000_000_000 * 60_000_000_000 - n * 60_000_000_000;
-    json!({"kind": "minute", "minute": at, "cores": 2, "zombies_dead": n})
+    static BEGAN: OnceLock<u64> = OnceLock::new();
+    let began = BEGAN.get_or_init(|| now_ns() / 60_000_000_000);
+    json!({"kind": "minute", "minute": (began - n) * 60_000_000_000, "cores": 2, "zombies_dead": n})
 }
 
 pub fn packed(lines: &[Value]) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! Real recorders of this machine, each with a machine id of its own.
+//! Real recorders of this machine, each with a name of its own.
 
 use crate::collector::{Collector, PROGRAM};
 use crate::wait_for;
@@ -13,26 +13,29 @@ struct Recorder {
 }
 
 impl Recorder {
-    /// In a mount namespace of its own, in which /etc/machine-id is another file.
     fn start(collector: &Collector, number: u32) -> Recorder {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
-        std::fs::write(dir.path().join("machine-id"), format!("{number:032x}\n")).unwrap();
         let config =
             "[diagnosis]\nevery = \"10s\"\nmax_cpu = 100.0\n[metrics]\nlisten = \"off\"\n[report]\nevery = \"5s\"\n";
         std::fs::write(dir.path().join("coroner.toml"), config).unwrap();
         let coroner = Path::new(PROGRAM).with_file_name("coroner");
         assert!(coroner.exists(), "{}: build the workspace", coroner.display());
-        let script = r#"mount --bind "$1/machine-id" /etc/machine-id && shift && exec "$@""#;
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(dir.path()).arg(coroner);
+        let mut command = Command::new(coroner);
         command.args(["record", "--config"]).arg(dir.path().join("coroner.toml"));
         command.arg("--dir").arg(dir.path().join("state")).args([
             "--report-to",
             &collector.url(),
             "--report-token-file",
         ]);
-        command.arg(collector.file("agent.token")).args(["--label", &format!("rack={number}"), "--cluster", "lab"]);
+        command.arg(collector.file("agent.token")).args([
+            "--label",
+            &format!("rack={number}"),
+            "--cluster",
+            "lab",
+            "--report-as",
+            &format!("node-{number}"),
+        ]);
         let child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         Recorder { dir, child }
     }
@@ -95,6 +98,6 @@ fn real_recorders_report_and_lose_nothing_while_the_collector_is_away() {
     assert_eq!(recorders[0].waiting(), left, "nobody sends for a recorder that is gone");
     // Streams are without gaps: nothing was dropped on the way.
     assert_eq!(collector.ask("status")["dropped_rows"], 0);
-    let shown = collector.command(&["show", &format!("{:032x}", 2)]);
+    let shown = collector.command(&["show", "node-2"]);
     assert!(shown.0 == 0 && shown.1.contains("label:rack") && shown.1.contains("kernel"), "{shown:?}");
 }

@@ -131,10 +131,12 @@ fn check_report(report: &ReportConfig) -> anyhow::Result<()> {
     if report.labels.len() > MOST_LABELS {
         bail!("report.labels: {} labels; expected at most {MOST_LABELS}", report.labels.len());
     }
-    let names = report.labels.iter().flat_map(|(name, value)| [name, value]).chain(&report.cluster);
+    let names = report.labels.iter().flat_map(|(name, value)| [name, value]).chain(&report.cluster).chain(&report.node);
     for name in names {
         if name.is_empty() || name.len() > LONGEST_LABEL || name.chars().any(char::is_control) {
-            bail!("report: label or cluster {name:?}: expected 1 to {LONGEST_LABEL} bytes without control characters");
+            bail!(
+                "report: label, cluster or node {name:?}: expected 1 to {LONGEST_LABEL} bytes without control characters"
+            );
         }
     }
     Ok(())

@@ -25,7 +25,7 @@ fn the_shipped_file_lists_every_key_with_its_default() {
     assert_eq!(parse(&uncommented.join("\n")).unwrap(), Config::default(), "with every key uncommented");
 
     let keys = uncommented.iter().filter(|line| is_key(line)).count();
-    assert_eq!(keys, 3 + 9 + 8 + 2 + 1 + 7, "a key is missing in deploy/coroner.toml or in this count");
+    assert_eq!(keys, 3 + 9 + 8 + 2 + 1 + 8, "a key is missing in deploy/coroner.toml or in this count");
 }
 
 #[test]

@@ -90,10 +90,10 @@ impl ReporterThread {
         status: Arc<Mutex<Status>>,
     ) -> anyhow::Result<Option<ReporterThread>> {
         let Some(to) = &config.to else { return Ok(None) };
-        let name = node.machine_id.clone().or_else(|| node.host.clone());
+        let name = config.node.clone().or_else(|| node.machine_id.clone()).or_else(|| node.host.clone());
         let Some(name) = name else {
             anyhow::bail!(
-                "report.to: this node has neither a machine id nor a host name; run systemd-machine-id-setup"
+                "report.to: this node has neither a machine id nor a host name; run systemd-machine-id-setup, or use --report-as"
             );
         };
         let (rows, waiting) = sync_channel(MOST_WAITING);
