@@ -161,9 +161,21 @@ async fn stop_on_signals(handle: axum_server::Handle<SocketAddr>, collector: Arc
 }
 
 /// An error as JSON, with what to do about it.
-fn refusal(status: StatusCode, error: &str, what_to_do: &str) -> Response {
-    let body = json!({ "error": error, "what_to_do": what_to_do });
-    (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
+struct Refusal {
+    status: StatusCode,
+    error: String,
+    what_to_do: &'static str,
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let body = json!({ "error": self.error, "what_to_do": self.what_to_do });
+        (self.status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
+    }
+}
+
+fn refusal(status: StatusCode, error: &str, what_to_do: &'static str) -> Refusal {
+    Refusal { status, error: error.to_owned(), what_to_do }
 }
 
 fn bearer(headers: &HeaderMap) -> &str {
@@ -178,7 +190,8 @@ async fn report(State(collector): State<Arc<Collector>>, headers: HeaderMap, bod
         Counts::one(&counts.unauthorised);
         let what_to_do =
             "send the collector's agent token (--report-token-file); it is in agent.token in the collector's directory";
-        return refusal(StatusCode::UNAUTHORIZED, "the token is not that of this collector's nodes", what_to_do);
+        return refusal(StatusCode::UNAUTHORIZED, "the token is not that of this collector's nodes", what_to_do)
+            .into_response();
     }
     let Ok(_place) = collector.places.try_acquire() else {
         return come_back(counts);
@@ -188,9 +201,11 @@ async fn report(State(collector): State<Arc<Collector>>, headers: HeaderMap, bod
         Ok(Err(_)) => {
             Counts::one(&counts.refused);
             let why = format!("the report is larger than {} KiB, or ended early", MOST_BYTES >> 10);
-            return refusal(StatusCode::PAYLOAD_TOO_LARGE, &why, "send less at a time");
+            return refusal(StatusCode::PAYLOAD_TOO_LARGE, &why, "send less at a time").into_response();
         }
-        Err(_) => return refusal(StatusCode::REQUEST_TIMEOUT, "the report took too long", "send it again"),
+        Err(_) => {
+            return refusal(StatusCode::REQUEST_TIMEOUT, "the report took too long", "send it again").into_response();
+        }
     };
     counts.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
     let batches = match ingest::parse(&body, Wall::from(SystemTime::now())) {
@@ -201,7 +216,8 @@ async fn report(State(collector): State<Arc<Collector>>, headers: HeaderMap, bod
                 StatusCode::BAD_REQUEST,
                 &refused.0,
                 "this batch is not taken; the node drops it and goes on",
-            );
+            )
+            .into_response();
         }
     };
     let key = headers.get("coroner-node-key").and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -213,7 +229,12 @@ async fn report(State(collector): State<Arc<Collector>>, headers: HeaderMap, bod
         Err(NotStored::Busy) => come_back(counts),
         Err(NotStored::NotItself(why)) => {
             Counts::one(&counts.unauthorised);
-            refusal(StatusCode::FORBIDDEN, &why, "check whether two machines have the same machine id")
+            refusal(
+                StatusCode::FORBIDDEN,
+                &why,
+                "check whether two machines have the same machine id (--report-as names them)",
+            )
+            .into_response()
         }
         Err(NotStored::Failed(why)) => {
             Counts::one(&counts.failed);
@@ -222,13 +243,15 @@ async fn report(State(collector): State<Arc<Collector>>, headers: HeaderMap, bod
                 &format!("the store failed: {why}"),
                 "nothing is lost: send it again later",
             )
+            .into_response()
         }
     }
 }
 
 fn come_back(counts: &Counts) -> Response {
     Counts::one(&counts.shed);
-    let mut response = refusal(StatusCode::TOO_MANY_REQUESTS, "too many reports at once", "send it again later");
+    let mut response =
+        refusal(StatusCode::TOO_MANY_REQUESTS, "too many reports at once", "send it again later").into_response();
     response.headers_mut().insert(header::RETRY_AFTER, COME_BACK_AFTER_S.into());
     response
 }
@@ -237,11 +260,11 @@ fn come_back(counts: &Counts) -> Response {
 async fn answer<T: serde::Serialize + Send + 'static>(
     collector: Arc<Collector>,
     headers: &HeaderMap,
-    ask: impl FnOnce(&rusqlite::Connection, i64) -> Result<T, Response> + Send + 'static,
+    ask: impl FnOnce(&rusqlite::Connection, i64) -> Result<T, Refusal> + Send + 'static,
 ) -> Response {
     if !collector.people.is(bearer(headers)) {
         let what_to_do = "send the user token (--token-file, or CORONER_FLEET_TOKEN_FILE); it is in user.token in the collector's directory";
-        return refusal(StatusCode::UNAUTHORIZED, "a token is required", what_to_do);
+        return refusal(StatusCode::UNAUTHORIZED, "a token is required", what_to_do).into_response();
     }
     let asked = tokio::task::spawn_blocking(move || {
         let db = collector.store.reader().map_err(|error| failed(&format!("{error:#}")))?;
@@ -250,14 +273,14 @@ async fn answer<T: serde::Serialize + Send + 'static>(
     match asked.await {
         Ok(Ok(document)) => match serde_json::to_string(&document) {
             Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text + "\n").into_response(),
-            Err(error) => failed(&error.to_string()),
+            Err(error) => failed(&error.to_string()).into_response(),
         },
-        Ok(Err(response)) => response,
-        Err(error) => failed(&error.to_string()),
+        Ok(Err(refusal)) => refusal.into_response(),
+        Err(error) => failed(&error.to_string()).into_response(),
     }
 }
 
-fn failed(why: &str) -> Response {
+fn failed(why: &str) -> Refusal {
     refusal(
         StatusCode::INTERNAL_SERVER_ERROR,
         &format!("the store could not be read: {why}"),
@@ -265,7 +288,7 @@ fn failed(why: &str) -> Response {
     )
 }
 
-fn of_db(error: rusqlite::Error) -> Response {
+fn of_db(error: rusqlite::Error) -> Refusal {
     failed(&error.to_string())
 }
 
@@ -303,7 +326,7 @@ async fn nodes(State(collector): State<Arc<Collector>>, Query(asked): Asked, hea
     .await
 }
 
-fn bad_request(why: &str) -> Response {
+fn bad_request(why: &str) -> Refusal {
     refusal(StatusCode::BAD_REQUEST, why, "see coroner fleet nodes --help")
 }
 
@@ -362,7 +385,7 @@ async fn incidents(State(collector): State<Arc<Collector>>, Query(asked): Asked,
 }
 
 /// The parameter `since` in seconds back from now.
-fn since(asked: &HashMap<String, String>, now: i64, usual: i64) -> Result<i64, Response> {
+fn since(asked: &HashMap<String, String>, now: i64, usual: i64) -> Result<i64, Refusal> {
     match asked.get("since") {
         None => Ok(now - usual),
         Some(text) => match text.parse::<u32>() {
@@ -386,10 +409,10 @@ async fn why_sick(State(collector): State<Arc<Collector>>, Query(asked): Asked, 
 
 async fn ready(State(collector): State<Arc<Collector>>) -> Response {
     if collector.is_stopping.load(Ordering::Relaxed) {
-        return refusal(StatusCode::SERVICE_UNAVAILABLE, "stopping", "ask another collector");
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, "stopping", "ask another collector").into_response();
     }
     match collector.store.status().trouble {
-        Some(why) => refusal(StatusCode::SERVICE_UNAVAILABLE, &why, "see the collector's messages"),
+        Some(why) => refusal(StatusCode::SERVICE_UNAVAILABLE, &why, "see the collector's messages").into_response(),
         None => "ok\n".into_response(),
     }
 }
@@ -400,7 +423,8 @@ async fn metrics(State(collector): State<Arc<Collector>>, headers: HeaderMap) ->
             StatusCode::UNAUTHORIZED,
             "a token is required",
             "scrape with the user token (authorization: credentials_file)",
-        );
+        )
+        .into_response();
     }
     let counts = &collector.counts;
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
