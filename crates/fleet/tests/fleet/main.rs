@@ -34,7 +34,8 @@ fn hostile_reports_are_refused_and_counted_and_touch_nothing() {
     ];
     for (what, body, expected) in bad {
         let (status, said) = post(&url, &token, "key-2", &body);
-        assert_eq!(status, expected, "{what}: {said}");
+        // A client that is still sending may find the connection closed.
+        assert!(status == expected || expected == 413 && status == 0, "{what}: {status} {said}");
     }
     let status = collector.ask("status");
     assert_eq!(status["nodes"]["known"], 1, "{status}");
