@@ -1,4 +1,5 @@
-// Builds the page into crates/web/assets, which is committed, so that `cargo build` needs no Node.
+// Builds the node's page into crates/web/assets and the fleet's into crates/fleet/assets. Both are committed, so that `cargo build` needs no
+// Node.
 //   node build.mjs           writes it
 //   node build.mjs --check   builds in memory and compares with what is committed; also the size of the bundle
 //   node build.mjs --test    runs the unit tests of test/
@@ -12,47 +13,52 @@ import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const out = process.env.CORONER_PAGE_OUT ?? join(here, "..", "crates", "web", "assets");
+const PAGES = [{ source: "src", crate: "web" }, { source: "src/fleet", crate: "fleet" }];
+const outOf = page => process.env.CORONER_PAGE_OUT ? join(process.env.CORONER_PAGE_OUT, page.crate) : join(here, "..", "crates", page.crate, "assets");
 const MOST_GZIPPED = 150 * 1024;
 const NOTICE = "/* coroner: MIT OR Apache-2.0. Contains Preact (MIT, Copyright (c) 2015-present Jason Miller). */";
 
 // File name → content, as it is served.
-async function page() {
+async function built({ source }) {
   const options = {
     bundle: true, minify: true, write: false, target: ["es2020"], charset: "utf8", absWorkingDir: here, legalComments: "none",
     jsx: "automatic", jsxImportSource: "preact", logLevel: "warning",
   };
   const [script, style] = (await Promise.all([
-    build({ ...options, entryPoints: ["src/main.tsx"], format: "iife", banner: { js: NOTICE } }),
-    build({ ...options, entryPoints: ["src/style.css"] }),
+    build({ ...options, entryPoints: [`${source}/main.tsx`], format: "iife", banner: { js: NOTICE } }),
+    build({ ...options, entryPoints: [`${source}/style.css`] }),
   ])).map(result => result.outputFiles[0].text);
   const named = (text, ext) => `assets/app.${createHash("sha256").update(text).digest("hex").slice(0, 12)}.${ext}`;
   const [js, css] = [named(script, "js"), named(style, "css")];
-  const html = readFileSync(join(here, "src", "index.html"), "utf8").replace("app.js", js).replace("app.css", css);
+  const html = readFileSync(join(here, source, "index.html"), "utf8").replace("app.js", js).replace("app.css", css);
   return new Map([["index.html", html], [js, script], [css, style]]);
 }
 
-function size(files) {
+function size(page, files) {
   const bytes = [...files.values()].reduce((sum, text) => sum + gzipSync(text, { level: 9 }).length, 0);
-  console.log(`   the page: ${(bytes / 1024).toFixed(1)} KiB gzipped`);
+  console.log(`   the page of crates/${page.crate}: ${(bytes / 1024).toFixed(1)} KiB gzipped`);
   if (bytes > MOST_GZIPPED) throw new Error(`the page is larger than ${MOST_GZIPPED / 1024} KiB gzipped`);
 }
 
 async function write() {
-  const files = await page();
-  rmSync(join(out, "assets"), { recursive: true, force: true });
-  mkdirSync(join(out, "assets"), { recursive: true });
-  for (const [name, text] of files) writeFileSync(join(out, name), text);
-  size(files);
+  for (const page of PAGES) {
+    const files = await built(page), out = outOf(page);
+    rmSync(join(out, "assets"), { recursive: true, force: true });
+    mkdirSync(join(out, "assets"), { recursive: true });
+    for (const [name, text] of files) writeFileSync(join(out, name), text);
+    size(page, files);
+  }
 }
 
 async function check() {
-  const files = await page();
-  const committed = existsSync(join(out, "assets")) ? ["index.html", ...readdirSync(join(out, "assets")).map(name => `assets/${name}`)] : [];
-  const wrong = [...new Set([...files.keys(), ...committed])]
-    .filter(name => !committed.includes(name) || !files.has(name) || readFileSync(join(out, name), "utf8") !== files.get(name));
-  if (wrong.length) throw new Error(`crates/web/assets is not what ui/ gives (${wrong.join(", ")}); run: cd ui && npm ci && npm run build`);
-  size(files);
+  for (const page of PAGES) {
+    const files = await built(page), out = outOf(page);
+    const committed = existsSync(join(out, "assets")) ? ["index.html", ...readdirSync(join(out, "assets")).map(name => `assets/${name}`)] : [];
+    const wrong = [...new Set([...files.keys(), ...committed])]
+      .filter(name => !committed.includes(name) || !files.has(name) || readFileSync(join(out, name), "utf8") !== files.get(name));
+    if (wrong.length) throw new Error(`crates/${page.crate}/assets is not what ui/ gives (${wrong.join(", ")}); run: cd ui && npm ci && npm run build`);
+    size(page, files);
+  }
 }
 
 async function test() {

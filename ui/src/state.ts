@@ -1,5 +1,5 @@
-// The state of the page, kept in the URL (after the #, so it is never sent to the server): a link shows the same.
-import { useEffect, useState } from "preact/hooks";
+// The state of the page.
+import { inAddress } from "./kept.ts";
 
 export const VIEWS = ["overview", "cores", "waits", "profile", "zombies", "units", "incidents"] as const;
 export type View = typeof VIEWS[number];
@@ -95,38 +95,4 @@ export function change(state: State, patch: Partial<State>): State {
   return next;
 }
 
-let current = START;
-const listeners = new Set<() => void>();
-
-export function start(): void {
-  current = read(location.hash);
-  addEventListener("popstate", () => { current = read(location.hash); listeners.forEach(tell => tell()); });
-  addEventListener("hashchange", () => {
-    if (location.hash === write(current)) return;
-    current = read(location.hash);
-    listeners.forEach(tell => tell());
-  });
-}
-
-export const now = (): State => current;
-
-// `quietly` for continuous input (wheel, typing): adds no entry to the browser's history.
-export function update(patch: Partial<State>, quietly = false): void {
-  const next = change(current, patch);
-  const hash = write(next);
-  if (hash === write(current)) return;
-  current = next;
-  if (quietly) history.replaceState(null, "", hash); else history.pushState(null, "", hash);
-  listeners.forEach(tell => tell());
-}
-
-export function useStateOfPage(): State {
-  const [state, set] = useState(current);
-  useEffect(() => {
-    const tell = () => set(current);
-    listeners.add(tell);
-    tell();
-    return () => { listeners.delete(tell); };
-  }, []);
-  return state;
-}
+export const { start, now, update, useNow: useStateOfPage } = inAddress(START, read, write, change);

@@ -3,7 +3,7 @@
 use crate::columns::{Columns, Members, Pick, UPTIMES};
 use crate::search::{Found, Search, VALUES_SHARE};
 use crate::strata::{FEWEST_SICK, Score, Strata};
-use crate::survival::{Life, kaplan_meier, reboot_helps, thinned};
+use crate::survival::{Life, kaplan_meier, reboot_helps, thinned, well_watched};
 use crate::table::{Table, pooled_odds_ratio, pooled_risk_ratio};
 use crate::{
     Among, AmongNodes, Closest, Cohort, Conclusion, Counts, Curve, CurveOf, Explanation, LookedAt, Population,
@@ -158,7 +158,7 @@ fn uptime(columns: &Columns, population: &Population, found: &[Found], matters: 
     };
     let helps = reboot_helps(&curves[0].points);
     for curve in &mut curves {
-        curve.points = thinned(std::mem::take(&mut curve.points));
+        curve.points = thinned(well_watched(std::mem::take(&mut curve.points)));
     }
     Uptime {
         matters,

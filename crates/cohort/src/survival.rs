@@ -88,6 +88,17 @@ pub(crate) fn reboot_helps(curve: &[Point]) -> Result<f64, &'static str> {
     if early > EARLY_HAZARD * all { Err("it strikes soon after boot as well as later") } else { Ok(hours / 24.0) }
 }
 
+/// The curve over the hours in which enough boots are watched. With one boot watched, its onset would take the curve to 0 for good.
+pub(crate) fn well_watched(curve: Vec<Point>) -> Vec<Point> {
+    let mut survival = 1.0;
+    let watched = curve.into_iter().filter(|point| point.at_risk >= FEWEST_AT_RISK);
+    let again = watched.map(|point| {
+        survival *= 1.0 - point.onsets as f64 / point.at_risk as f64;
+        Point { survival, ..point }
+    });
+    again.collect()
+}
+
 /// Evenly chosen points of a long curve, always with its last one.
 pub(crate) fn thinned(curve: Vec<Point>) -> Vec<Point> {
     let every = curve.len().div_ceil(MOST_POINTS).max(1);

@@ -112,7 +112,7 @@ fn unit_pattern(unit: &str) -> String {
 
 /// `kworker/3:1H-events` → `kworker`, `ksoftirqd/3` → `ksoftirqd`, `napi/eth0-524` → `napi/eth0`, `irq/45-nvme0q1` → `irq/nvme*`, `worker-12` → `worker-*`;
 /// `python3` stays.
-fn command_pattern(comm: &str) -> String {
+pub fn command_pattern(comm: &str) -> String {
     if let Some(known) = NUMBERED_KERNEL_THREADS.iter().find(|known| comm.starts_with(**known)) {
         return (*known).to_owned();
     }

@@ -135,7 +135,31 @@ pub struct IncidentList {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FleetIncident {
+    /// `NODE/NUMBER`, for `coroner fleet fetch`.
+    #[serde(default)]
+    pub id: String,
     pub node: String,
     pub host: Option<String>,
     pub incident: Incident,
+}
+
+/// How far the recording of an incident is, for `coroner fleet fetch`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fetch {
+    /// `coroner.fleet.fetch/1`
+    pub schema: String,
+    /// `NODE/NUMBER`
+    pub id: String,
+    pub host: Option<String>,
+    /// `unwanted`, `waiting`, `receiving`, `stored`, `refused`, `gone` or `too large`.
+    pub state: String,
+    pub incident_state: String,
+    /// Here so far, and in all.
+    pub bytes: Option<u64>,
+    pub of: Option<u64>,
+    pub sha256: Option<String>,
+    /// Of the node.
+    pub last_seen: Wall,
+    pub is_silent: bool,
 }

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::client::AtArgs;
+use crate::export::{Format, What};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,8 +31,24 @@ pub enum Command {
     Why(WhyArgs),
     /// List incidents of all nodes, newest first.
     Incidents(IncidentsArgs),
+    /// Draw what nodes spend their CPU time on: a flame graph, or how some nodes differ from others.
+    Flame(FlameArgs),
     /// Show one node: what it is, what is and was wrong with it, and its incidents.
     Show(ShowArgs),
+    /// Say which nodes get into trouble next, and when: by the growth of their dead memory cgroups.
+    ///
+    /// A node gets there when it has as many as others had when they got zombie-memcgs, slow-memcg-stat or memcg-walk. The growth is that
+    /// since its boot, or of the last seven days.
+    Next(NextArgs),
+    /// Write rows of the store as CSV or Parquet, for other tools.
+    ///
+    /// Texts come from nodes: in CSV, one that a spreadsheet would run as a formula (it begins with =, +, - or @) gets a ' in front.
+    Export(ExportArgs),
+    /// Bring the recording of an incident: from the collector, or from its node by the collector.
+    ///
+    /// The node is asked with its next report, which is a minute away at most, and sends the file at 1 MiB a second; it may refuse by its
+    /// configuration (report.files). Read the file with coroner diagnose --from FILE.
+    Fetch(FetchArgs),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -39,6 +56,15 @@ pub struct ServeArgs {
     /// Where the store and the tokens are kept. [default: /var/lib/coroner-fleet; not as root ~/.local/share/coroner-fleet]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+
+    /// Store in ClickHouse: clickhouse://user@host:port/database, or clickhouses:// for TLS. Several collectors may share it.
+    /// [default: one file in DIR]
+    #[arg(long, value_name = "URL")]
+    pub store: Option<String>,
+
+    /// A file with ClickHouse's password.
+    #[arg(long, value_name = "FILE", requires = "store")]
+    pub store_password_file: Option<PathBuf>,
 
     /// Address to listen on.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8478")]
@@ -64,9 +90,26 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = parse_time)]
     pub keep_minutes: Duration,
 
+    /// How long to keep the hours that minutes are rolled up into.
+    #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = parse_time)]
+    pub keep_hours: Duration,
+
     /// How long to keep problems and incidents.
     #[arg(long, value_name = "DURATION", default_value = "400d", value_parser = parse_time)]
     pub keep_problems: Duration,
+
+    /// Where recordings of incidents are kept that somebody fetched: a directory, or s3://BUCKET/PREFIX with credentials, region and
+    /// endpoint from the usual variables (AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL and so on). [default: DIR/files]
+    #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX")]
+    pub files: Option<String>,
+
+    /// Size limit for them; the oldest go first.
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = parse_size)]
+    pub files_max: u64,
+
+    /// How long to keep them.
+    #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = parse_time)]
+    pub keep_files: Duration,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -75,11 +118,11 @@ pub struct NodesArgs {
     #[arg(long = "where", value_name = "EXPRESSION")]
     pub matching: Option<String>,
 
-    /// Order by this field: zombies, busy, up, problems, host, zone.
+    /// Order by this field: zombies, busy, up, problems, host, zone. [default: problems]
     #[arg(long, value_name = "FIELD")]
     pub sort: Option<String>,
 
-    /// Print at most so many.
+    /// Print at most so many; 0: all.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub limit: u32,
 
@@ -106,6 +149,86 @@ pub struct IncidentsArgs {
     /// Only those of this time.
     #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = parse_time)]
     pub since: Duration,
+
+    #[command(flatten)]
+    pub at: AtArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct FlameArgs {
+    /// Only nodes for which this holds, as in `coroner fleet nodes`: 'problem=zombie-memcgs'. [default: all nodes]
+    #[arg(long = "where", value_name = "EXPRESSION")]
+    pub matching: Option<String>,
+
+    /// Compare them with these nodes: 'not problem=zombie-memcgs'. Red is what they do more, as a share of their samples.
+    #[arg(long = "diff-where", value_name = "EXPRESSION")]
+    pub diff: Option<String>,
+
+    /// Samples of this time.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_time)]
+    pub since: Duration,
+
+    /// Where to write the picture (SVG); `-` for standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub at: AtArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct NextArgs {
+    /// Only nodes for which this holds, as in `coroner fleet nodes`.
+    #[arg(long = "where", value_name = "EXPRESSION")]
+    pub matching: Option<String>,
+
+    /// Print at most so many.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub limit: u32,
+
+    #[command(flatten)]
+    pub at: AtArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct FetchArgs {
+    /// As `coroner fleet incidents` prints it.
+    #[arg(value_name = "NODE/NUMBER", value_parser = parse_incident)]
+    pub incident: (String, u64),
+
+    /// The file to write; it must not exist. [default: NODE-NUMBER.coroner]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Give up when nothing came from the node for this long.
+    #[arg(long, value_name = "DURATION", default_value = "3m", value_parser = parse_time)]
+    pub timeout: Duration,
+
+    #[command(flatten)]
+    pub at: AtArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ExportArgs {
+    /// The format of the file.
+    #[arg(long, value_enum)]
+    pub format: Format,
+
+    /// Which rows: nodes as they are now, their minutes, their problems (from when until when), or their incidents.
+    #[arg(long, value_enum, default_value = "minutes")]
+    pub what: What,
+
+    /// Only of nodes for which this holds, as in `coroner fleet nodes`.
+    #[arg(long = "where", value_name = "EXPRESSION")]
+    pub matching: Option<String>,
+
+    /// Only rows of this time; of nodes, those that reported within it.
+    #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = parse_time)]
+    pub since: Duration,
+
+    /// The file to write; it is replaced when all of it has arrived. [default: CSV to stdout]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 
     #[command(flatten)]
     pub at: AtArgs,
@@ -140,6 +263,30 @@ fn parse_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// `NODE/NUMBER`
+fn parse_incident(text: &str) -> Result<(String, u64), String> {
+    let parsed = text.rsplit_once('/').and_then(|(node, number)| Some((node.to_owned(), number.parse().ok()?)));
+    parsed
+        .filter(|(node, _)| !node.is_empty())
+        .ok_or_else(|| "expected NODE/NUMBER, as coroner fleet incidents prints it".to_owned())
+}
+
+/// `500M`, `10G`, `1TiB`: powers of 1024.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let expected = || "expected a size such as 500M or 10G".to_owned();
+    let text = text.strip_suffix("iB").or(text.strip_suffix('B')).unwrap_or(text);
+    let digits = text.trim_end_matches(['K', 'M', 'G', 'T']);
+    let shift = match &text[digits.len()..] {
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(expected()),
+    };
+    let number: u64 = digits.parse().map_err(|_| expected())?;
+    number.checked_mul(1 << shift).filter(|size| *size > 0).ok_or_else(expected)
+}
+
 /// Where a collector keeps its store unless told otherwise.
 pub fn default_directory() -> PathBuf {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|about| std::os::unix::fs::MetadataExt::uid(&about) == 0);
@@ -157,6 +304,18 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_a_unit_and_incidents_a_number() {
+        assert_eq!((parse_size("10G"), parse_size("2MiB")), (Ok(10 << 30), Ok(2 << 20)));
+        for bad in ["", "G", "10", "0G", "10X", "99999999999T", "1KM"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_incident("a/b/3"), Ok(("a/b".to_owned(), 3)));
+        for bad in ["", "3", "/3", "a/", "a/x", "a/-1"] {
+            assert!(parse_incident(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -4,11 +4,16 @@ use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use ureq::Agent;
+use ureq::config::ConfigBuilder;
+use ureq::http::Response;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::typestate::AgentScope;
+use ureq::{Agent, Body, BodyReader, RequestBuilder};
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 const MOST_ANSWERED: u64 = 256 << 20;
+/// Of an error.
+const MOST_SAID: u64 = 1 << 20;
 
 /// Where the collector is, and how to get in.
 #[derive(Debug, Clone, clap::Args)]
@@ -32,6 +37,48 @@ pub struct AtArgs {
 
 /// The answer to a question, as text.
 pub fn ask(at: &AtArgs, path: &str, parameters: &[(&str, &str)]) -> anyhow::Result<String> {
+    let agent = agent(at, |config| config.timeout_global(Some(ANSWER_WITHIN)))?;
+    let mut body = sent(at, with(agent.get(url(at, path)), at, parameters)?.call())?.into_body();
+    Ok(body.with_config().limit(MOST_ANSWERED).read_to_string()?)
+}
+
+/// Asks for something to be done; the answer.
+pub fn post(at: &AtArgs, path: &str) -> anyhow::Result<String> {
+    let agent = agent(at, |config| config.timeout_global(Some(ANSWER_WITHIN)))?;
+    let mut body = sent(at, with(agent.post(url(at, path)), at, &[])?.send_empty())?.into_body();
+    Ok(body.with_config().limit(MOST_ANSWERED).read_to_string()?)
+}
+
+/// An answer of any size, as it comes.
+pub fn open(at: &AtArgs, path: &str, parameters: &[(&str, &str)]) -> anyhow::Result<Response<BodyReader<'static>>> {
+    let agent = agent(at, |config| config.timeout_per_read(Some(ANSWER_WITHIN)))?;
+    let answer = sent(at, with(agent.get(url(at, path)), at, parameters)?.call())?;
+    Ok(answer.map(|body| body.into_with_config().limit(u64::MAX).reader()))
+}
+
+type Config = ConfigBuilder<AgentScope>;
+
+fn agent(at: &AtArgs, limits: impl FnOnce(Config) -> Config) -> anyhow::Result<Agent> {
+    let mut tls = TlsConfig::builder();
+    if let Some(file) = &at.ca_file {
+        tls = tls.root_certs(authorities(file)?);
+    }
+    let config = Agent::config_builder().tls_config(tls.build()).http_status_as_error(false);
+    Ok(limits(config).build().new_agent())
+}
+
+/// A collector takes no longer line.
+const LONGEST_PARAMETER: usize = 8192;
+
+fn url(at: &AtArgs, path: &str) -> String {
+    format!("{}/api/v1/{path}", at.at.trim_end_matches('/'))
+}
+
+fn with<B>(
+    mut request: RequestBuilder<B>,
+    at: &AtArgs,
+    parameters: &[(&str, &str)],
+) -> anyhow::Result<RequestBuilder<B>> {
     let default = crate::args::default_directory().join("user.token");
     let file = at.token_file.as_deref().unwrap_or(&default);
     let token = std::fs::read_to_string(file).with_context(|| {
@@ -40,33 +87,37 @@ pub fn ask(at: &AtArgs, path: &str, parameters: &[(&str, &str)]) -> anyhow::Resu
             file.display()
         )
     })?;
-    let mut tls = TlsConfig::builder();
-    if let Some(file) = &at.ca_file {
-        tls = tls.root_certs(authorities(file)?);
-    }
-    let agent: Agent = Agent::config_builder()
-        .tls_config(tls.build())
-        .timeout_global(Some(ANSWER_WITHIN))
-        .http_status_as_error(false)
-        .build()
-        .new_agent();
-    let url = format!("{}/api/v1/{path}", at.at.trim_end_matches('/'));
-    let mut request = agent.get(&url).header("Authorization", format!("Bearer {}", token.trim()));
     for (name, value) in parameters {
+        anyhow::ensure!(
+            value.len() <= LONGEST_PARAMETER,
+            "{name}: {} bytes; at most {LONGEST_PARAMETER} are taken",
+            value.len()
+        );
         request = request.query(name, value);
     }
-    let mut response =
-        request.call().with_context(|| format!("no answer from {}; is `coroner fleet serve` running there?", at.at))?;
+    Ok(request.header("Authorization", format!("Bearer {}", token.trim())))
+}
+
+/// The answer, or why there is none.
+fn sent(at: &AtArgs, answer: Result<Response<Body>, ureq::Error>) -> anyhow::Result<Response<Body>> {
+    let response =
+        answer.with_context(|| format!("no answer from {}; is `coroner fleet serve` running there?", at.at))?;
     let status = response.status();
-    let text = response.body_mut().with_config().limit(MOST_ANSWERED).read_to_string()?;
     if status.is_success() {
-        return Ok(text);
+        return Ok(response);
     }
+    let text = response.into_body().with_config().limit(MOST_SAID).read_to_string().unwrap_or_default();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
     match (json["error"].as_str(), json["what_to_do"].as_str()) {
         (Some(error), Some(what_to_do)) => bail!("{}: {what_to_do}", safe(error)),
         _ => bail!("{} answered {status}; is it a collector of coroner?", at.at),
     }
+}
+
+/// A part of a path: nothing in it separates.
+pub fn encoded(name: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    name.bytes().map(|byte| if is_plain(byte) { (byte as char).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 fn safe(text: &str) -> String {

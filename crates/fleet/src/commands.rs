@@ -1,10 +1,17 @@
 //! The commands, and how their answers are printed.
 
+mod export;
+mod fetch;
+mod flame;
+mod next;
+
 use crate::answers::{Episode, FleetStatus, IncidentList, NodeDetail, NodeList, NodeSummary};
 use crate::args::{Args, Command, IncidentsArgs, NodesArgs, ServeArgs, ShowArgs, WhyArgs, default_directory};
-use crate::client::{AtArgs, ask, parse};
+use crate::client::{AtArgs, ask, encoded, parse};
+use crate::files::Limits;
 use crate::ingest::{fools, printable};
 use crate::server::{ServeOptions, serve};
+use crate::store::clickhouse::Address;
 use crate::store::write::Retention;
 use crate::why::{Why, WhyAnswer};
 use coroner_report::Wall;
@@ -19,12 +26,18 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Nodes(args) => nodes(&args),
         Command::Why(args) => why(&args),
         Command::Incidents(args) => incidents(&args),
+        Command::Flame(args) => flame::run(&args),
         Command::Show(args) => show_node(&args),
+        Command::Next(args) => next::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Fetch(args) => fetch::run(&args),
     }
 }
 
 fn start(args: ServeArgs) -> anyhow::Result<()> {
+    let address = |store: &String| Address::parse(store, args.store_password_file.as_deref());
     let options = ServeOptions {
+        store: args.store.as_ref().map(address).transpose()?,
         directory: args.dir.unwrap_or_else(default_directory),
         listen: args.listen,
         agent_token: args.agent_token_file,
@@ -32,8 +45,11 @@ fn start(args: ServeArgs) -> anyhow::Result<()> {
         tls: args.tls_cert.zip(args.tls_key),
         retention: Retention {
             minutes_s: args.keep_minutes.as_secs() as i64,
+            hours_s: args.keep_hours.as_secs() as i64,
             episodes_s: args.keep_problems.as_secs() as i64,
         },
+        files: args.files,
+        limits: Limits { bytes: args.files_max, age: args.keep_files },
     };
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(serve(options))
 }
@@ -66,7 +82,11 @@ fn safe_json(json: &str) -> String {
 }
 
 fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
+    written(std::io::stdout().lock().write_all(text.as_bytes()))
+}
+
+fn written(result: std::io::Result<()>) -> anyhow::Result<()> {
+    match result {
         // The reader has seen enough.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
@@ -74,7 +94,7 @@ fn print(text: &str) -> anyhow::Result<()> {
 }
 
 fn nodes(args: &NodesArgs) -> anyhow::Result<()> {
-    let limit = args.limit.to_string();
+    let limit = if args.limit == 0 { u32::MAX } else { args.limit }.to_string();
     let given = [("where", args.matching.as_deref()), ("sort", args.sort.as_deref()), ("limit", Some(limit.as_str()))];
     let given: Vec<(&str, &str)> = given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
     show(&args.at, &ask(&args.at, "nodes", &given)?, |list| nodes_text(list, args.sort.as_deref()))
@@ -93,21 +113,16 @@ fn incidents(args: &IncidentsArgs) -> anyhow::Result<()> {
 }
 
 fn show_node(args: &ShowArgs) -> anyhow::Result<()> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    let name: String = args
-        .node
-        .bytes()
-        .map(|byte| if is_plain(byte) { (byte as char).to_string() } else { format!("%{byte:02X}") })
-        .collect();
+    let name = encoded(&args.node);
     show(&args.at, &ask(&args.at, &format!("nodes/{name}"), &[])?, node_text)
 }
 
-fn plural(count: u64, one: &str) -> String {
+pub fn plural(count: u64, one: &str) -> String {
     format!("{} {one}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
 /// `26,037`
-fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -144,13 +159,19 @@ fn status_text(status: &FleetStatus) -> String {
         return "No node has reported yet. Start one with: coroner record --dir DIR --report-to URL --report-token-file FILE\n".to_owned();
     }
     let mut text = format!(
-        "{}: {} reporting, {} silent (nothing for ten minutes), {} with a problem, {} not diagnosed yet\n",
+        "{}: {} reporting, {} with a problem, {} not diagnosed yet\n",
         plural(nodes.known, "node"),
         grouped(nodes.reporting),
-        grouped(nodes.silent),
         grouped(nodes.sick),
         grouped(nodes.undiagnosed)
     );
+    if nodes.silent > 0 {
+        text.push_str(&format!(
+            "{} {} silent: no report for ten minutes, so what follows may be out of date (coroner fleet nodes --where silent)\n",
+            grouped(nodes.silent),
+            if nodes.silent == 1 { "is" } else { "are" }
+        ));
+    }
     text.push_str(&format!("{} in the last 24 hours\n", plural(status.incidents_last_day, "incident")));
     if status.dropped_rows > 0 {
         text.push_str(&format!("{} were dropped by nodes whose spool was full\n", plural(status.dropped_rows, "row")));
@@ -161,25 +182,27 @@ fn status_text(status: &FleetStatus) -> String {
     }
     text.push_str("\n   NODES  SINCE    PROBLEM\n");
     for problem in &status.problems {
-        text.push_str(&format!(
-            "{:>8}  {:<7}  {}{}: {}\n",
-            grouped(problem.nodes),
-            ago(problem.since, status.at),
-            problem.code,
-            if problem.is_new { " (new)" } else { "" },
-            shortened(&problem.title)
-        ));
         let silent = match problem.silent {
             0 => String::new(),
             silent => format!("; {} of them silent", grouped(silent)),
         };
         text.push_str(&format!(
-            "                   {}, such as {}{silent}\n",
+            "{:>8}  {:<7}  {}{}, {}{silent}\n",
+            grouped(problem.nodes),
+            ago(problem.since, status.at),
+            printable(&problem.key),
+            if problem.is_new { " (new)" } else { "" },
             problem.severity,
-            printable(&problem.example)
+        ));
+        let of = if problem.nodes > 1 { "such as " } else { "" };
+        text.push_str(&format!(
+            "                   {of}{}: {}\n",
+            printable(&problem.example),
+            shortened(&problem.title)
         ));
     }
-    text.push_str("\nWhat do they have in common? coroner fleet why CODE\n");
+    let most = status.problems.iter().max_by_key(|problem| problem.nodes).map_or("CODE", |problem| &problem.code);
+    text.push_str(&format!("\nWhat do they have in common? coroner fleet why {}\n", printable(most)));
     text
 }
 
@@ -218,8 +241,10 @@ fn nodes_text(list: &NodeList, sort: Option<&str>) -> String {
 
 fn what(node: &NodeSummary) -> String {
     if node.problems.is_empty() {
-        return match &node.conclusion {
-            Some(conclusion) => printable(conclusion),
+        return match node.conclusion.as_deref() {
+            Some(nothing @ "nothing wrong") => nothing.to_owned(),
+            // Of the minutes that were looked at; it is over.
+            Some(_) => "nothing now".to_owned(),
             None => "not diagnosed yet".to_owned(),
         };
     }
@@ -239,7 +264,17 @@ fn why_text(answer: &WhyAnswer) -> String {
 }
 
 fn one_why(why: &Why) -> String {
-    let mut text = format!("{}\n", printable(&why.condition.asked));
+    let mut text = printable(&why.condition.asked);
+    if why.condition.kind == "problem" {
+        let time = format!("{:.0}", why.condition.since_hours / 24.0);
+        let time = if why.condition.since_hours >= 48.0 {
+            format!("{time} days")
+        } else {
+            format!("{:.0} h", why.condition.since_hours)
+        };
+        text.push_str(&format!(", now or in the last {time}: {}", plural(why.explanation.nodes.sick as u64, "node")));
+    }
+    text.push('\n');
     for sentence in &why.words {
         text.push_str(&format!("  {sentence}\n"));
     }
@@ -250,13 +285,13 @@ fn incidents_text(list: &IncidentList) -> String {
     if list.incidents.is_empty() {
         return "No incidents.\n".to_owned();
     }
-    let mut text = "TRIGGERED             NODE                      CODE                 WHAT\n".to_owned();
+    let mut text = "TRIGGERED             INCIDENT                  CODE                 WHAT\n".to_owned();
     for found in &list.incidents {
         let incident = &found.incident;
         text.push_str(&format!(
             "{}  {:<24}  {:<19}  {}\n",
             to_the_second(incident.triggered),
-            printable(found.host.as_deref().unwrap_or(&found.node)),
+            printable(&format!("{}/{}", found.host.as_deref().unwrap_or(&found.node), incident.number)),
             printable(&incident.code),
             shortened(&incident.text)
         ));
@@ -304,8 +339,9 @@ fn node_text(detail: &NodeDetail) -> String {
         text.push_str("\nIncidents:\n");
         for incident in detail.incidents.iter().take(30) {
             text.push_str(&format!(
-                "  {}  {}: {}\n",
+                "  {}  {}  {}: {}\n",
                 to_the_second(incident.triggered),
+                printable(&format!("{}/{}", name_of(node), incident.number)),
                 printable(&incident.code),
                 shortened(&incident.text)
             ));

@@ -1,7 +1,8 @@
 //! From the body of a request to batches. Everything that a node sends is bounded here, before it costs anything.
 
 use coroner_report::batch::{LONGEST_NAME, SCHEMA};
-use coroner_report::{BatchHead, Concluded, Incident, Minute, NodeIdentity, ReportRow, Wall};
+use coroner_report::stacks::{DEEPEST_STACK, LONGEST_STACK, MOST_STACKS};
+use coroner_report::{BatchHead, Concluded, HeaviestStacks, Incident, Minute, NodeIdentity, ReportRow, Wall};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};
@@ -17,6 +18,14 @@ const LONGEST_LINE: u64 = 1 << 20;
 const MOST_ATTRIBUTES: usize = 256;
 const LONGEST_TEXT: usize = 1024;
 const MOST_PROBLEMS: usize = 100;
+/// Of all diagnoses of a batch: each is compared with those of its node that came before.
+const MOST_PROBLEMS_AT_ONCE: usize = 2000;
+/// Of a request; a node that was away sends some thousand.
+const MOST_ROWS: u64 = 20_000;
+/// An incident lists up to twenty others.
+const LONGEST_INCIDENT: usize = 64 << 10;
+/// Of one row of stacks: a thousand cores for a day at the highest rate are fewer.
+const MOST_SAMPLES: u64 = 1 << 40;
 /// A node's clock may be wrong; a row of next week would stay the newest for a week.
 const MOST_AHEAD: Duration = Duration::from_secs(24 * 3600);
 
@@ -28,8 +37,16 @@ pub struct Batch {
     pub minutes: Vec<Minute>,
     pub diagnoses: Vec<Concluded>,
     pub incidents: Vec<Incident>,
+    pub stacks: Vec<HeaviestStacks>,
     /// Lines that this version does not know.
     pub unknown: u64,
+}
+
+impl Batch {
+    pub fn rows(&self) -> u64 {
+        let rows = self.minutes.len() + self.diagnoses.len() + self.incidents.len() + usize::from(self.node.is_some());
+        rows as u64
+    }
 }
 
 /// Why a request was refused; the same request will be refused again.
@@ -57,7 +74,14 @@ pub fn parse(body: &[u8], now: Wall) -> Result<Vec<Batch>, Refused> {
         let read = (&mut text).take(LONGEST_LINE + 1).read_until(b'\n', &mut line);
         let read = read.map_err(|error| Refused(format!("after line {number}: {error}")))? as u64;
         if read == 0 {
-            return if batches.is_empty() { refused("no batch in it") } else { Ok(batches) };
+            let problems = |batch: &Batch| batch.diagnoses.iter().map(|one| one.problems.len()).sum::<usize>();
+            return match batches.iter().map(problems).max() {
+                None => refused("no batch in it"),
+                Some(most) if most > MOST_PROBLEMS_AT_ONCE => {
+                    refused(format!("{most} problems in one batch; at most {MOST_PROBLEMS_AT_ONCE} are taken"))
+                }
+                Some(_) => Ok(batches),
+            };
         }
         number += 1;
         unpacked += read;
@@ -66,6 +90,9 @@ pub fn parse(body: &[u8], now: Wall) -> Result<Vec<Batch>, Refused> {
                 "line {number}: more than {} MiB unpacked, or a line above 1 MiB",
                 MOST_UNPACKED >> 20
             ));
+        }
+        if number > MOST_ROWS {
+            return refused(format!("more than {MOST_ROWS} rows"));
         }
         take(&mut batches, &line, now).map_err(|Refused(why)| Refused(format!("line {number}: {why}")))?;
     }
@@ -82,6 +109,7 @@ fn take(batches: &mut Vec<Batch>, line: &[u8], now: Wall) -> Result<(), Refused>
             minutes: Vec::new(),
             diagnoses: Vec::new(),
             incidents: Vec::new(),
+            stacks: Vec::new(),
             unknown: 0,
         });
         return Ok(());
@@ -100,7 +128,10 @@ fn take(batches: &mut Vec<Batch>, line: &[u8], now: Wall) -> Result<(), Refused>
             if concluded.problems.len() > MOST_PROBLEMS {
                 return refused(format!("{} problems; at most {MOST_PROBLEMS} are taken", concluded.problems.len()));
             }
+            check_text("a diagnosis", &concluded.boot_id, LONGEST_NAME)?;
+            check_text("a diagnosis", &concluded.conclusion, LONGEST_TEXT)?;
             for problem in &concluded.problems {
+                check_text("a problem", problem.certainty.as_deref().unwrap_or_default(), LONGEST_NAME)?;
                 let texts = [
                     &problem.key,
                     &problem.code,
@@ -117,11 +148,20 @@ fn take(batches: &mut Vec<Batch>, line: &[u8], now: Wall) -> Result<(), Refused>
             if incident.triggered > latest {
                 return refused(future("an incident", incident.triggered));
             }
+            if line.len() > LONGEST_INCIDENT {
+                return refused(format!(
+                    "an incident of {} KiB; at most {} are taken",
+                    line.len() >> 10,
+                    LONGEST_INCIDENT >> 10
+                ));
+            }
             for text in [&incident.code, &incident.subject, &incident.text] {
                 check_text("an incident", text, 4 * LONGEST_TEXT)?;
             }
             batch.incidents.push(*incident);
         }
+        ReportRow::Stacks(stacks) if stacks.until > latest => return refused(future("stacks", stacks.until)),
+        ReportRow::Stacks(stacks) => batch.stacks.push(checked_stacks(stacks)?),
         ReportRow::Unknown => batch.unknown += 1,
     }
     Ok(())
@@ -194,6 +234,34 @@ pub fn attributes_of(node: &NodeIdentity) -> BTreeMap<String, String> {
     node.attributes.clone().into_iter().chain(labels).chain(cluster).collect()
 }
 
+/// Stacks within the limits, as plain text.
+pub fn checked_stacks(mut row: HeaviestStacks) -> Result<HeaviestStacks, Refused> {
+    let refused = |why: String| Err(Refused(format!("stacks: {why}")));
+    if row.from > row.until {
+        return refused(format!("they end at {}, before they begin", row.until));
+    }
+    if row.stacks.len() > MOST_STACKS {
+        return refused(format!("{} in one row; at most {MOST_STACKS} are taken", row.stacks.len()));
+    }
+    let listed = row.stacks.iter().try_fold(0u64, |sum, stack| sum.checked_add(stack.samples));
+    if row.samples > MOST_SAMPLES || listed.is_none_or(|listed| listed > row.samples) {
+        return refused(format!("their samples are more than all samples, {}", row.samples));
+    }
+    for stack in &mut row.stacks {
+        let (bytes, frames) = (stack.stack.len(), stack.stack.bytes().filter(|byte| *byte == b';').count() + 1);
+        if bytes > LONGEST_STACK || frames > DEEPEST_STACK {
+            return refused(format!(
+                "a text of {bytes} bytes and {frames} frames; at most {LONGEST_STACK} and {DEEPEST_STACK} are taken"
+            ));
+        }
+        let plain: String = stack.stack.chars().map(|c| if fools(c) { '\u{fffd}' } else { c }).collect();
+        // In folded text, '#' begins a comment.
+        let plain = plain.trim().replacen('#', "_", usize::from(plain.trim().starts_with('#')));
+        stack.stack = if plain.is_empty() { "[unknown]".to_owned() } else { plain };
+    }
+    Ok(row)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,6 +280,17 @@ mod tests {
 
     fn why(lines: &[Value]) -> String {
         parse(&body(lines), NOW).unwrap_err().0
+    }
+
+    #[test]
+    fn problems_of_a_batch_and_rows_of_a_request_are_bounded() {
+        let concluded = Concluded { problems: vec![coroner_report::Problem::default(); 100], ..Concluded::default() };
+        let diagnosis = serde_json::to_value(ReportRow::Diagnosis(concluded)).unwrap();
+        let lines = |count: usize| [vec![head()], vec![diagnosis.clone(); count]].concat();
+        assert_eq!(parse(&body(&lines(20)), NOW).unwrap().len(), 1);
+        assert!(why(&lines(21)).contains("2100 problems in one batch"));
+        let minutes = [vec![head()], vec![json!({"kind": "minute", "minute": 1}); MOST_ROWS as usize]].concat();
+        assert!(why(&minutes).contains("rows"));
     }
 
     #[test]

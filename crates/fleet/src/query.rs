@@ -3,7 +3,8 @@
 //! An answer is yes, no or unknown: a node whose zone is not known is neither in a zone nor outside it.
 
 use crate::answers::NodeSummary;
-use crate::store::read::number_names;
+use crate::store::read::{NUMBERS, number_names};
+use std::collections::BTreeSet;
 use std::fmt;
 
 const MOST_TOKENS: usize = 200;
@@ -207,6 +208,10 @@ fn checked(field: String, compare: Compare, value: String) -> Result<Expr, BadEx
             crate::ingest::printable(&value)
         )));
     }
+    let is_share = NUMBERS.iter().any(|(name, _, unit)| *name == field && *unit < 1.0);
+    if is_share && number(&field, &value).is_some_and(|share| share > 1.0) {
+        return Err(BadExpr(format!("{field} is a share of 1, so never more than {value}: write {value}%")));
+    }
     Ok(Expr::Is(field, compare, value))
 }
 
@@ -217,11 +222,42 @@ fn number(field: &str, text: &str) -> Option<f64> {
     let of_time =
         || unit("d", 86_400.0).or_else(|| unit("h", 3600.0)).or_else(|| unit("m", 60.0)).or_else(|| unit("s", 1.0));
     let percent = || unit("%", 0.01);
-    let number = if field == "up" { of_time().or(plain) } else { plain.or_else(percent) };
+    let number = if field == "up" { of_time() } else { plain.or_else(percent) };
     number.filter(|number| number.is_finite())
 }
 
 impl Expr {
+    pub fn fields(&self) -> Vec<&str> {
+        match self {
+            Expr::And(a, b) | Expr::Or(a, b) => [a.fields(), b.fields()].concat(),
+            Expr::Not(inner) => inner.fields(),
+            Expr::Is(field, ..) => vec![field],
+            Expr::Silent => Vec::new(),
+        }
+    }
+
+    /// An error if no node has a field: nobody would match, which reads as if all were well.
+    pub fn check<'a>(&self, nodes: impl Iterator<Item = &'a NodeSummary>) -> Result<(), BadExpr> {
+        let mut names: BTreeSet<String> = BTreeSet::new();
+        for name in nodes.flat_map(|node| node.attributes.keys()) {
+            if !names.contains(name) {
+                names.insert(name.clone());
+            }
+        }
+        if names.is_empty() {
+            return Ok(());
+        }
+        names.extend(["node", "host", "problem", "up"].map(str::to_owned));
+        names.extend(number_names().map(str::to_owned));
+        let is_known = |field: &&str| names.contains(*field) || names.contains(&format!("label:{field}"));
+        let Some(unknown) = self.fields().into_iter().find(|field| !is_known(field)) else { return Ok(()) };
+        let start: String = unknown.chars().take(3).collect();
+        let near = names.iter().filter(|name| name.trim_start_matches("label:").starts_with(&start));
+        let near: Vec<&str> = near.map(String::as_str).take(5).collect();
+        let near = if near.is_empty() { String::new() } else { format!("; there is {}", near.join(", ")) };
+        Err(BadExpr(crate::ingest::printable(&format!("no node has a field '{unknown}'{near}"))))
+    }
+
     /// `None`: unknown.
     pub fn matches(&self, node: &NodeSummary, now_s: i64) -> Option<bool> {
         match self {
@@ -303,6 +339,18 @@ mod tests {
     fn says(text: &str) -> Option<bool> {
         // Ten days after its boot.
         parse(text).unwrap().matches(&node(), 1_000_864_000)
+    }
+
+    #[test]
+    fn a_field_that_no_node_has_is_an_error_and_so_is_half_a_unit() {
+        let node = node();
+        let check = |text: &str| parse(text).and_then(|expr| expr.check([&node].into_iter())).map_err(|bad| bad.0);
+        assert_eq!(check("zone=b and up>5d and busy>50% and problem=nope"), Ok(()));
+        assert!(check("zombie>1 or zone=a").unwrap_err().ends_with("'zombie'; there is zombies"));
+        assert!(check("nosuch=1").unwrap_err().ends_with("'nosuch'"));
+        assert!(check("busy>50").unwrap_err().contains("50%"));
+        assert!(check("up>5").unwrap_err().contains("a time"));
+        assert!(parse("x=1").unwrap().check(std::iter::empty()).is_ok(), "without nodes nothing is known");
     }
 
     #[test]

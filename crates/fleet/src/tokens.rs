@@ -9,7 +9,7 @@ use std::path::Path;
 const SHORTEST: usize = 16;
 const LONGEST: usize = 512;
 
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
@@ -47,5 +47,14 @@ impl Token {
         let (ours, theirs) = (self.0.as_bytes(), given.as_bytes());
         let differences = ours.iter().zip(theirs).fold(0, |sum, (a, b)| sum | (a ^ b));
         ours.len() == theirs.len() && differences == 0
+    }
+
+    /// The same secret in digits and letters only, as a cookie takes it.
+    pub fn in_hex(&self) -> Token {
+        Token(self.0.bytes().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    pub fn text(&self) -> &str {
+        &self.0
     }
 }

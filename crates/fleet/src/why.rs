@@ -2,9 +2,9 @@
 
 use crate::answers::NodeSummary;
 use crate::query::{self, Expr};
-use crate::store::read::{self, NodeLives};
+use crate::store::Reader;
+use crate::store::read::NodeLives;
 use coroner_cohort::{Explanation, Life, NodeRow, Population, Settings};
-use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -16,11 +16,11 @@ const MOST_CONDITIONS: usize = 12;
 #[derive(Debug)]
 pub enum WhyError {
     Bad(String),
-    Db(rusqlite::Error),
+    Db(anyhow::Error),
 }
 
-impl From<rusqlite::Error> for WhyError {
-    fn from(error: rusqlite::Error) -> WhyError {
+impl From<anyhow::Error> for WhyError {
+    fn from(error: anyhow::Error) -> WhyError {
         WhyError::Db(error)
     }
 }
@@ -57,25 +57,29 @@ pub enum WhyAnswer {
     All(WhyAll),
 }
 
-pub fn why(db: &Connection, condition: Option<&str>, since: i64, now: i64) -> Result<WhyAnswer, WhyError> {
-    let nodes = read::nodes(db, now)?;
+pub fn why(reader: &Reader, condition: Option<&str>, since: i64, now: i64) -> Result<WhyAnswer, WhyError> {
+    let nodes = reader.nodes(now)?;
     match condition {
-        Some(condition) => Ok(WhyAnswer::One(Box::new(one(db, &nodes, condition, since, now)?))),
+        Some(condition) => Ok(WhyAnswer::One(Box::new(one(reader, &nodes, condition, since, now)?))),
         None => {
-            let codes = read::codes(db, since)?;
-            let why = codes.iter().take(MOST_CONDITIONS).map(|code| one(db, &nodes, code, since, now));
+            let codes = reader.codes(since)?;
+            let why = codes.iter().take(MOST_CONDITIONS).map(|code| one(reader, &nodes, code, since, now));
             Ok(WhyAnswer::All(WhyAll { schema: SCHEMA_ALL.to_owned(), why: why.collect::<Result<_, _>>()? }))
         }
     }
 }
 
-fn one(db: &Connection, nodes: &[(i64, NodeSummary)], asked: &str, since: i64, now: i64) -> Result<Why, WhyError> {
-    let expr = expression(asked)?;
-    let mut lives = read::lives(db, asked, since)?;
+fn one(reader: &Reader, nodes: &[NodeSummary], asked: &str, since: i64, now: i64) -> Result<Why, WhyError> {
+    // A key may have what an expression has: names come from nodes.
+    let expr = if reader.is_problem(asked)? { None } else { expression(asked)? };
+    if let Some(expr) = &expr {
+        expr.check(nodes.iter()).map_err(|bad| WhyError::Bad(bad.to_string()))?;
+    }
+    let mut lives = reader.lives(asked, since)?;
     let agents: BTreeSet<&String> =
-        nodes.iter().flat_map(|(_, node)| node.attributes.keys()).filter(|name| name.starts_with("agent:")).collect();
-    let rows = nodes.iter().map(|(id, node)| {
-        let of_node = lives.remove(id).unwrap_or_default();
+        nodes.iter().flat_map(|node| node.attributes.keys()).filter(|name| name.starts_with("agent:")).collect();
+    let rows = nodes.iter().map(|node| {
+        let of_node = lives.remove(&node.node).unwrap_or_default();
         let is_known = node.diagnosed_until.is_some_and(|until| crate::store::write::seconds(until) >= since);
         let sick = match &expr {
             Some(expr) => expr.matches(node, now),
@@ -84,6 +88,13 @@ fn one(db: &Connection, nodes: &[(i64, NodeSummary)], asked: &str, since: i64, n
         let mut attributes = node.attributes.clone();
         // What an agent does may follow from the sickness; whether its image brought it does not.
         attributes.retain(|name, _| !name.starts_with("agent_state:"));
+        // What was asked about explains itself.
+        if let Some(expr) = &expr {
+            let asked_about = expr.fields();
+            attributes.retain(|name, _| {
+                !asked_about.contains(&name.trim_start_matches("label:")) && !asked_about.contains(&name.as_str())
+            });
+        }
         if node.diagnosed_until.is_some() {
             for agent in &agents {
                 attributes.entry((*agent).clone()).or_insert_with(|| "none".to_owned());

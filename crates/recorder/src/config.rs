@@ -111,8 +111,13 @@ pub struct ReportConfig {
     #[serde(deserialize_with = "file::optional")]
     pub node: Option<String>,
     pub labels: BTreeMap<String, String>,
+    /// Whether the collector may have the recording of an incident that somebody asks for.
+    pub files: bool,
     #[serde(deserialize_with = "file::time")]
     pub every: Duration,
+    /// How often to report the heaviest stacks. Zero: never.
+    #[serde(deserialize_with = "file::time")]
+    pub stacks_every: Duration,
     /// Limit for what waits to be sent, in bytes.
     #[serde(deserialize_with = "file::size")]
     pub max_size: u64,
@@ -127,7 +132,9 @@ impl Default for ReportConfig {
             cluster: None,
             node: None,
             labels: BTreeMap::new(),
+            files: true,
             every: Duration::from_secs(60),
+            stacks_every: Duration::from_secs(600),
             max_size: 64 << 20,
         }
     }

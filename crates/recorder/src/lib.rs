@@ -5,10 +5,10 @@
 //!                                                        ├─▶ triggers ─▶ thread "incidents" ─▶ child: freeze
 //!                                                        └─▶ meter ─▶ Status ─▶ thread "metrics"
 //! thread "rings"   copies bytes out of the perf rings ───┴─▶ store      (channel, bounded)
-//! thread "store"   decodes samples, names frames, commits once a second, begins and evicts segments
+//! thread "store"   decodes samples, names frames, commits once a second, begins and evicts segments; adds up stacks for a fleet
 //! thread "control" listens for `coroner mark`
 //! thread "diagnoses" every few minutes ─▶ child: diagnose ─▶ history
-//! thread "reporter" minutes, diagnoses, incidents ─▶ spool ─▶ a fleet's collector, if one is named
+//! thread "reporter" minutes, diagnoses, incidents, stacks ─▶ spool ─▶ a fleet's collector, if one is named
 //! ```
 //!
 //! No thread waits for another: what a full channel cannot take is counted as lost. The directory:
@@ -29,6 +29,7 @@ pub mod control;
 pub mod diagnoses;
 pub mod freeze;
 pub mod guest;
+mod heaviest;
 mod identity;
 mod incident_thread;
 pub mod incidents;

@@ -3,6 +3,7 @@
 use super::config::Config;
 use super::control::Control;
 use super::diagnoses::DiagnosisThread;
+use super::heaviest::Heaviest;
 use super::incident_thread::{IncidentThread, Overview};
 use super::incidents::Incidents;
 use super::meter::Meter;
@@ -70,7 +71,12 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     // The kernel may allow less than was asked for.
     let rate_hz = sampler.as_ref().map(Sampler::rate_hz);
     let samples = sampler.as_ref().map(|sampler| (node.root().path("/"), live_format(sampler)));
-    let store = Store::start(segments, samples, host(), Arc::clone(&status))?;
+    let tells_stacks = reporter.is_some() && !config.report.stacks_every.is_zero();
+    let heaviest = tells_stacks.then(|| {
+        let a_second = config.rate.saturating_mul(identity.cores.unwrap_or(1));
+        Heaviest::new(reports.clone(), config.report.stacks_every, a_second)
+    });
+    let store = Store::start(segments, samples, heaviest, host(), Arc::clone(&status))?;
     let to_store = store.handle();
 
     let audit = KnownAgents::read(&[])?.audit_options(read_baseline(None)?);

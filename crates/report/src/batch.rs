@@ -1,6 +1,6 @@
 //! What a node sends to a fleet's collector: batches of JSON lines. The first line of a batch is its head, each other one a row.
 
-use crate::{Concluded, Incident, Minute, NodeIdentity, Wall};
+use crate::{Concluded, HeaviestStacks, Incident, Minute, NodeIdentity, Wall};
 use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "coroner.report/1";
@@ -36,16 +36,18 @@ pub struct Dropped {
     pub minutes: u64,
     pub diagnoses: u64,
     pub incidents: u64,
+    pub stacks: u64,
 }
 
 impl Dropped {
     pub fn add(&mut self, other: Dropped) {
-        let Dropped { nodes, minutes, diagnoses, incidents } = other;
+        let Dropped { nodes, minutes, diagnoses, incidents, stacks } = other;
         let sums = [
             (&mut self.nodes, nodes),
             (&mut self.minutes, minutes),
             (&mut self.diagnoses, diagnoses),
             (&mut self.incidents, incidents),
+            (&mut self.stacks, stacks),
         ];
         for (sum, more) in sums {
             *sum = sum.saturating_add(more);
@@ -53,8 +55,8 @@ impl Dropped {
     }
 
     pub fn total(&self) -> u64 {
-        let Dropped { nodes, minutes, diagnoses, incidents } = self;
-        [nodes, minutes, diagnoses, incidents].into_iter().fold(0, |sum, n| sum.saturating_add(*n))
+        let Dropped { nodes, minutes, diagnoses, incidents, stacks } = self;
+        [nodes, minutes, diagnoses, incidents, stacks].into_iter().fold(0, |sum, n| sum.saturating_add(*n))
     }
 }
 
@@ -70,6 +72,8 @@ pub enum ReportRow {
     Diagnosis(Concluded),
     /// When it opens, changes, and is complete.
     Incident(Box<Incident>),
+    /// Every ten minutes.
+    Stacks(HeaviestStacks),
     /// Of a newer version.
     #[serde(other)]
     Unknown,

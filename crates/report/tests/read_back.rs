@@ -50,6 +50,13 @@ fn identities_minutes_and_incidents_can_be_read_back() {
         by_core: vec![core],
         ..Minute::default()
     });
+    let stack = StackSamples { stack: "kubelet;main;vfs_read_[k]".to_owned(), samples: 7 };
+    again(&HeaviestStacks {
+        from: Wall(1_780_000_020_000_000_000),
+        until: Wall(1_780_000_620_000_000_000),
+        samples: 9,
+        stacks: vec![stack],
+    });
     let also = Also { at: Wall(7), code: "mark".into(), subject: "node".into(), text: "…".into() };
     let incident = Incident {
         schema: incident::SCHEMA.to_owned(),

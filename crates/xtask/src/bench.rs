@@ -22,6 +22,10 @@ pub fn run(filter: &str, runs: u32) -> anyhow::Result<()> {
         // They measure libraries; no binary is needed.
         return crate::bench_profile::run(Path::new(""), part, runs);
     }
+    if let Some(part) = filter.strip_prefix("fleet") {
+        let binaries = cargo_build(&["-p", "coroner", "-p", "coroner-lab", "-p", "coroner-fleet"])?;
+        return crate::bench_fleet::run(&binaries, part.trim_start_matches(':'));
+    }
     let binaries = build()?;
     if filter == "zombies" {
         return crate::bench_zombies::run(&binaries, runs);

@@ -1,6 +1,7 @@
 //! Project chores: `cargo xtask bench` measures what docs/benchmarks.md claims, `cargo xtask steady` finds flaky tests.
 
 mod bench;
+mod bench_fleet;
 mod bench_profile;
 mod bench_recorder;
 mod bench_units;
@@ -28,9 +29,10 @@ struct Args {
 enum Command {
     /// Measure what coroner costs the node it examines. Prints a Markdown table. Needs root for the crowd.
     Bench {
-        /// Only benchmarks whose name contains this. Six run only if named: `zombies` (makes 60,000 dead cgroups), `units`
+        /// Only benchmarks whose name contains this. Seven run only if named: `zombies` (makes 60,000 dead cgroups), `units`
         /// (boots a systemd with 400 units), `waits` (the wait ledger), `profile` or `profile:PART` (the profile engine against its peers), `recorder` or
-        /// `recorder:PART` (the flight recorder against perf), and `view` or `view:PART` (the page's server, also against
+        /// `recorder:PART` (the flight recorder against perf), `fleet` or `fleet:PART` (the collector under 10,000
+        /// simulated nodes), and `view` or `view:PART` (the page's server, also against
         /// FlameScope).
         filter: Option<String>,
         /// Runs of each benchmark.

@@ -5,6 +5,9 @@ export class ApiError extends Error {
   constructor(readonly status: number, message: string, readonly whatToDo: string) { super(message); }
 }
 
+// What to do when nobody answers.
+export const advice = { unreachable: "Is `coroner view` still running? If you came through ssh -L, is that connection still open?" };
+
 export type Parameters = Record<string, string | number | undefined | null>;
 
 export function address(path: string, parameters: Parameters = {}): string {
@@ -41,7 +44,7 @@ async function load<T>(url: string, signal: AbortSignal): Promise<T> {
     answer = await fetch(url, { signal, credentials: "same-origin", headers: { accept: "application/json" } });
   } catch (error) {
     if (signal.aborted) throw error;
-    throw new ApiError(0, "The server does not respond.", "Is `coroner view` still running? If you came through ssh -L, is that connection still open?");
+    throw new ApiError(0, "The server does not respond.", advice.unreachable);
   }
   const body = await answer.json().catch(() => null);
   if (!answer.ok) throw new ApiError(answer.status, body?.error ?? `The server returned status ${answer.status}.`, body?.what_to_do ?? "");

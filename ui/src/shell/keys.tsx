@@ -1,4 +1,4 @@
-// The keys, and the list that `?` shows.
+// The keys.
 import { useEffect, useRef } from "preact/hooks";
 import type { Source } from "../api/types.ts";
 import { hasRest } from "../flame/query.ts";
@@ -55,17 +55,4 @@ export function useKeys(source: Source | null, range: Range, whole: Range, help:
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);
   }, []);
-}
-
-export function Help({ open, onClose }: { open: boolean; onClose: () => void }) {
-  const ref = useRef<HTMLDialogElement>(null);
-  useEffect(() => { if (open) ref.current?.showModal(); else ref.current?.close(); }, [open]);
-  return (
-    <dialog ref={ref} class="help" aria-labelledby="help-title" onClose={onClose} onClick={event => { if (event.target === ref.current) onClose(); }}>
-      <h2 id="help-title">Keys</h2>
-      <dl>{KEYS.map(([key, what]) => <div key={key}><dt>{key.split(/(, | … | \+ )/).map((part, at) => /^(, | … | \+ )$/.test(part) ? part : <kbd key={at}>{part}</kbd>)}</dt><dd>{what}</dd></div>)}</dl>
-      <p class="muted">The address bar contains the whole selection: send it to a colleague who has the same file open. Nothing on this page changes the node.</p>
-      <button autofocus onClick={onClose}>Close</button>
-    </dialog>
-  );
 }

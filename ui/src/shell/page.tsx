@@ -12,7 +12,8 @@ import { ProfileView } from "../scope/page.tsx";
 import { update, useStateOfPage, VIEWS, type Range, type View } from "../state.ts";
 import { duration, within } from "../time/axis.ts";
 import { WaitsView } from "../waits/view.tsx";
-import { Help, useKeys } from "./keys.tsx";
+import { Help } from "./help.tsx";
+import { KEYS, useKeys } from "./keys.tsx";
 import { Navigator } from "./navigator.tsx";
 import { Nothing } from "./nothing.tsx";
 import { basename, bytes, Failure, Waiting } from "./parts.tsx";
@@ -104,7 +105,7 @@ export function Page() {
       </main>
       <p class="sr" id="keys-time">Keys: left and right move in time, plus and minus zoom, z zooms to the selection, Escape clears it.</p>
       <p class="sr" id="keys-flame">Keys: arrows move between frames, Enter zooms in, Backspace zooms out, slash searches. The Functions button shows a table.</p>
-      <Help open={help} onClose={() => setHelp(false)} />
+      <Help open={help} keys={KEYS} note="The address bar contains the whole selection: send it to a colleague who has the same file open. Nothing on this page changes the node." onClose={() => setHelp(false)} />
       <Tip />
     </>
   );

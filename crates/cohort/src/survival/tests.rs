@@ -66,6 +66,18 @@ fn one_early_boot_does_not_decide() {
 }
 
 #[test]
+fn a_single_early_boot_does_not_take_the_curve_to_zero() {
+    // One boot is watched from its start and falls sick at once; the others were taken up after a day.
+    let late = |hours: f64, onset: bool| Life { hours, onset, entered_after_hours: 24.0 };
+    let lives: Vec<Life> =
+        [life(0.5, true)].into_iter().chain((0..20).map(|n| late(30.0 + f64::from(n), n < 2))).collect();
+    let curve = kaplan_meier(&lives);
+    assert_eq!(curve.last().unwrap().survival, 0.0);
+    let drawn = well_watched(curve);
+    assert!(drawn.len() == 2 && (drawn[1].survival - 18.0 / 20.0).abs() < 1e-9, "{drawn:?}");
+}
+
+#[test]
 fn long_curves_are_thinned() {
     let curve = kaplan_meier(&(0..5_000).map(|i| life(f64::from(i), true)).collect::<Vec<_>>());
     let thin = thinned(curve.clone());

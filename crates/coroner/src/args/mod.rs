@@ -417,7 +417,7 @@ pub struct RecordArgs {
 /// Reports to a fleet.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub struct ReportToArgs {
-    /// With --dir: report minutes, diagnoses and incidents to this collector (coroner fleet serve). Without it nothing is ever sent.
+    /// With --dir: report minutes, diagnoses, incidents and stacks to this collector (coroner fleet serve). Without it nothing is ever sent.
     #[arg(long, value_name = "URL", conflicts_with = "output")]
     pub report_to: Option<String>,
 
@@ -440,14 +440,22 @@ pub struct ReportToArgs {
     /// The node's name in the fleet, if its machine id is not unique. [default: the machine id]
     #[arg(long, value_name = "NAME", conflicts_with = "output")]
     pub report_as: Option<String>,
+
+    /// Never send the recording of an incident, even if somebody asks the collector for it.
+    #[arg(long, conflicts_with = "output")]
+    pub report_no_files: bool,
 }
 
 impl ReportToArgs {
     pub fn is_given(&self) -> bool {
-        let ReportToArgs { report_to, report_token_file, report_ca_file, label, cluster, report_as } = self;
+        let ReportToArgs { report_to, report_token_file, report_ca_file, label, cluster, report_as, report_no_files } =
+            self;
         let files = [report_token_file, report_ca_file];
         let names = [report_to, cluster, report_as];
-        files.iter().any(|file| file.is_some()) || names.iter().any(|name| name.is_some()) || !label.is_empty()
+        files.iter().any(|file| file.is_some())
+            || names.iter().any(|name| name.is_some())
+            || !label.is_empty()
+            || *report_no_files
     }
 }
 

@@ -50,7 +50,8 @@ fn into_directory(args: &RecordArgs) -> anyhow::Result<Exit> {
     if let Some(listen) = &args.metrics {
         config.metrics.listen = parse_listen(listen).map_err(|why| anyhow::anyhow!("--metrics {listen}: {why}"))?;
     }
-    let ReportToArgs { report_to, report_token_file, report_ca_file, label, cluster, report_as } = args.fleet.clone();
+    let ReportToArgs { report_to, report_token_file, report_ca_file, label, cluster, report_as, report_no_files } =
+        args.fleet.clone();
     let report = &mut config.report;
     report.to = report_to.or(report.to.take());
     report.token_file = report_token_file.or(report.token_file.take());
@@ -58,6 +59,7 @@ fn into_directory(args: &RecordArgs) -> anyhow::Result<Exit> {
     report.cluster = cluster.or(report.cluster.take());
     report.node = report_as.or(report.node.take());
     report.labels.extend(label);
+    report.files &= !report_no_files;
     config.check()?;
     let stop = stop_on_signals()?;
     let Outcome { directory, status, lasted } = recorder::run::run(&config, &args.node.node(), args.duration, &stop)?;

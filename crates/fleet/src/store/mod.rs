@@ -1,10 +1,21 @@
-//! The embedded store: one SQLite file, one thread that writes, and a connection for each query.
+//! Where reports are stored: see [`Store`]. Here the embedded store: one SQLite file, one thread that writes, and a connection for each
+//! query.
 //!
 //! A request is acknowledged after the commit that contains it. Requests that wait together share a commit.
 
+mod choice;
+pub mod clickhouse;
+mod episodes;
+pub mod growth;
+pub mod hours;
+pub mod incidents;
+pub mod look;
 pub mod read;
 mod schema;
+pub mod stacks;
 pub mod write;
+
+pub use choice::{Reader, Store};
 
 use crate::ingest::Batch;
 use coroner_evidence::own_directory::OwnDirectory;
@@ -47,12 +58,13 @@ pub struct StoreStatus {
     pub batches: u64,
     pub repeated: u64,
     pub rows: u64,
+    pub refused_stacks: u64,
     pub commits: u64,
     pub failed_commits: u64,
     pub trouble: Option<String>,
 }
 
-pub struct Store {
+pub struct SqliteStore {
     path: PathBuf,
     to_writer: SyncSender<Waiting>,
     status: Arc<Mutex<StoreStatus>>,
@@ -65,8 +77,8 @@ pub fn unix_now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64
 }
 
-impl Store {
-    pub fn open(directory: &Path, retention: Retention) -> anyhow::Result<Store> {
+impl SqliteStore {
+    pub fn open(directory: &Path, retention: Retention) -> anyhow::Result<SqliteStore> {
         let own = OwnDirectory::take(directory)?;
         let path = own.path().join("fleet.db");
         let db = schema::open(&path)?;
@@ -75,7 +87,7 @@ impl Store {
         let theirs = Arc::clone(&status);
         let write = move || write_all(db, &waiting, retention, &theirs);
         let thread = std::thread::Builder::new().name("store".to_owned()).spawn(write)?;
-        Ok(Store { path, to_writer, status, thread: Some(thread), _own: own })
+        Ok(SqliteStore { path, to_writer, status, thread: Some(thread), _own: own })
     }
 
     pub fn directory(&self) -> &Path {
@@ -107,7 +119,7 @@ impl Store {
     }
 }
 
-impl Drop for Store {
+impl Drop for SqliteStore {
     /// Writes what waits.
     fn drop(&mut self) {
         let (closed, _) = sync_channel(0);
@@ -170,11 +182,16 @@ fn commit(db: &mut Connection, together: Vec<Waiting>, status: &Mutex<StoreStatu
                     status.batches += stored.batches;
                     status.repeated += stored.repeated;
                     status.rows += stored.rows;
+                    status.refused_stacks += stored.refused_stacks;
                 }
             }
             Err(error) => {
                 status.failed_commits += 1;
-                status.trouble = Some(error.to_string());
+                let trouble = error.to_string();
+                if status.trouble.as_ref() != Some(&trouble) {
+                    eprintln!("coroner fleet: the store failed: {trouble}");
+                }
+                status.trouble = Some(trouble);
             }
         }
     }
@@ -189,4 +206,6 @@ fn commit(db: &mut Connection, together: Vec<Waiting>, status: &Mutex<StoreStatu
 }
 
 #[cfg(test)]
-mod tests;
+mod look_tests;
+#[cfg(test)]
+pub mod tests;

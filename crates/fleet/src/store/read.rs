@@ -11,12 +11,12 @@ use std::time::Duration;
 
 /// A node that said nothing for this long is silent.
 pub const SILENT_AFTER_S: i64 = 600;
-const DAY_S: i64 = 86_400;
-const MOST_HISTORY: i64 = 500;
+pub const DAY_S: i64 = 86_400;
+pub const MOST_HISTORY: i64 = 500;
 
 const EPISODE: &str = "key, code, subject, severity, certainty, title, began, seen_until, ended";
 /// The last minute's numbers, their names in expressions, and what one unit is.
-const NUMBERS: [(&str, &str, f64); 15] = [
+pub const NUMBERS: [(&str, &str, f64); 15] = [
     ("busy", "busy_mean", 0.001),
     ("busy_max", "busy_max", 0.001),
     ("worst_core_system", "worst_core_system", 0.001),
@@ -74,12 +74,15 @@ pub fn status(db: &Connection, now: i64) -> rusqlite::Result<FleetStatus> {
     let mut problems = db.prepare(
         "SELECT e.key, min(e.code), max(CASE e.severity WHEN 'critical' THEN 3 WHEN 'warning' THEN 2 ELSE 1 END),
            count(DISTINCT e.node_id), count(DISTINCT CASE WHEN n.last_seen < ?1 THEN e.node_id END), min(e.began),
-           min(e.title), min(coalesce(n.host, n.node)),
+           min(coalesce(n.host, n.node) || char(0) || coalesce(e.title, '')),
            NOT EXISTS (SELECT 1 FROM episodes old WHERE old.key = e.key AND old.began < ?2)
          FROM episodes e JOIN nodes n ON n.id = e.node_id WHERE e.ended IS NULL
          GROUP BY e.key ORDER BY 3 DESC, 4 DESC, 1",
     )?;
     let problems = problems.query_map(params![silent_before, now - DAY_S], |row| {
+        // The first node's name, and what it says.
+        let example: String = row.get(6)?;
+        let (example, title) = example.split_once('\0').unwrap_or((&example, ""));
         Ok(ActiveProblem {
             key: row.get(0)?,
             code: row.get(1)?,
@@ -87,9 +90,9 @@ pub fn status(db: &Connection, now: i64) -> rusqlite::Result<FleetStatus> {
             nodes: row.get::<_, i64>(3)? as u64,
             silent: row.get::<_, i64>(4)? as u64,
             since: wall(row.get(5)?),
-            title: row.get::<_, Option<String>>(6)?.unwrap_or_default(),
-            example: row.get(7)?,
-            is_new: row.get(8)?,
+            example: example.to_owned(),
+            title: title.to_owned(),
+            is_new: row.get(7)?,
         })
     })?;
     let incidents: i64 =
@@ -114,7 +117,7 @@ pub fn status(db: &Connection, now: i64) -> rusqlite::Result<FleetStatus> {
 pub fn nodes(db: &Connection, now: i64) -> rusqlite::Result<Vec<(i64, NodeSummary)>> {
     let mut open: HashMap<i64, Vec<Episode>> = HashMap::new();
     let mut episodes =
-        db.prepare(&format!("SELECT node_id, {EPISODE} FROM episodes WHERE ended IS NULL ORDER BY began"))?;
+        db.prepare(&format!("SELECT node_id, {EPISODE} FROM episodes WHERE ended IS NULL ORDER BY began, key"))?;
     let mut rows = episodes.query([])?;
     while let Some(row) = rows.next()? {
         open.entry(row.get("node_id")?).or_default().push(episode(row)?);
@@ -174,15 +177,20 @@ pub fn find(db: &Connection, name: &str) -> rusqlite::Result<Vec<(i64, String)>>
     found.query_map([name], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
+/// A node's own name goes before the host names of others, which they choose.
+pub fn named<T>(found: Vec<T>, is_it: impl Fn(&T) -> bool) -> Vec<T> {
+    if found.iter().any(&is_it) { found.into_iter().filter(is_it).collect() } else { found }
+}
+
 pub fn detail(db: &Connection, id: i64, now: i64) -> rusqlite::Result<NodeDetail> {
     let mut node = db.query_row("SELECT * FROM nodes WHERE id = ?1", [id], |row| summary(row, now))?;
     node.numbers = last_minute(db, id)?;
     let mut history =
-        db.prepare(&format!("SELECT {EPISODE} FROM episodes WHERE node_id = ?1 ORDER BY began DESC LIMIT ?2"))?;
+        db.prepare(&format!("SELECT {EPISODE} FROM episodes WHERE node_id = ?1 ORDER BY began DESC, key LIMIT ?2"))?;
     let history: Vec<Episode> = history.query_map([id, MOST_HISTORY], episode)?.collect::<rusqlite::Result<_>>()?;
     node.problems = history.iter().filter(|episode| episode.ended.is_none()).cloned().collect();
     let mut incidents =
-        db.prepare("SELECT incident_json FROM incidents WHERE node_id = ?1 ORDER BY triggered DESC LIMIT ?2")?;
+        db.prepare("SELECT incident_json FROM incidents WHERE node_id = ?1 ORDER BY triggered DESC, number LIMIT ?2")?;
     let incidents: Vec<String> =
         incidents.query_map([id, MOST_HISTORY], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
     Ok(NodeDetail {
@@ -211,14 +219,15 @@ fn boots(db: &Connection, id: i64) -> rusqlite::Result<Vec<Boot>> {
 pub fn incidents(db: &Connection, since: i64, now: i64, most: i64) -> rusqlite::Result<IncidentList> {
     let mut rows = db.prepare(
         "SELECT n.node, n.host, i.incident_json FROM incidents i JOIN nodes n ON n.id = i.node_id
-         WHERE i.triggered >= ?1 ORDER BY i.triggered DESC, n.node LIMIT ?2",
+         WHERE i.triggered >= ?1 ORDER BY i.triggered DESC, n.node, i.number LIMIT ?2",
     )?;
     let rows = rows.query_map([since, most], |row| Ok((row.get(0)?, row.get(1)?, row.get::<_, String>(2)?)))?;
     let mut incidents = Vec::new();
     for row in rows {
         let (node, host, json) = row?;
-        if let Ok(incident) = serde_json::from_str(&json) {
-            incidents.push(FleetIncident { node, host, incident });
+        if let Ok(incident) = serde_json::from_str::<Incident>(&json) {
+            let node: String = node;
+            incidents.push(FleetIncident { id: format!("{node}/{}", incident.number), node, host, incident });
         }
     }
     Ok(IncidentList { schema: "coroner.fleet.incidents/1".to_owned(), at: wall(now), incidents })
@@ -234,13 +243,16 @@ pub struct NodeLives {
     pub had_it: bool,
 }
 
-/// `code_or_key`: an episode's code or its key.
-pub fn lives(db: &Connection, code_or_key: &str, since: i64) -> rusqlite::Result<HashMap<i64, NodeLives>> {
-    let mut lives: HashMap<i64, NodeLives> = HashMap::new();
-    let mut boots = db.prepare("SELECT * FROM boots WHERE last_seen >= ?1 ORDER BY first_seen")?;
+/// By node. `code_or_key`: an episode's code or its key.
+pub fn lives(db: &Connection, code_or_key: &str, since: i64) -> rusqlite::Result<HashMap<String, NodeLives>> {
+    let mut lives: HashMap<String, NodeLives> = HashMap::new();
+    let mut boots = db.prepare(
+        "SELECT n.node, b.boot_id, b.booted, b.first_seen, b.last_seen FROM boots b JOIN nodes n ON n.id = b.node_id
+         WHERE b.last_seen >= ?1 ORDER BY b.first_seen",
+    )?;
     let mut rows = boots.query([since])?;
     while let Some(row) = rows.next()? {
-        lives.entry(row.get("node_id")?).or_default().boots.push(Boot {
+        lives.entry(row.get("node")?).or_default().boots.push(Boot {
             boot_id: row.get("boot_id")?,
             booted: row.get::<_, Option<i64>>("booted")?.map(wall),
             first_seen: wall(row.get("first_seen")?),
@@ -248,15 +260,22 @@ pub fn lives(db: &Connection, code_or_key: &str, since: i64) -> rusqlite::Result
         });
     }
     let mut episodes = db.prepare(
-        "SELECT node_id, began, seen_until, ended FROM episodes WHERE (key = ?1 OR code = ?1) AND seen_until >= ?2 ORDER BY began",
+        "SELECT n.node, e.began FROM episodes e JOIN nodes n ON n.id = e.node_id
+         WHERE (e.key = ?1 OR e.code = ?1) AND e.seen_until >= ?2 ORDER BY e.began",
     )?;
     let mut rows = episodes.query(params![code_or_key, since])?;
     while let Some(row) = rows.next()? {
-        let of_node = lives.entry(row.get("node_id")?).or_default();
+        let of_node = lives.entry(row.get("node")?).or_default();
         of_node.had_it = true;
         of_node.onsets.push(row.get("began")?);
     }
     Ok(lives)
+}
+
+/// Whether some node has or had a problem with this code or key.
+pub fn is_problem(db: &Connection, code_or_key: &str) -> rusqlite::Result<bool> {
+    let mut known = db.prepare_cached("SELECT EXISTS (SELECT 1 FROM episodes WHERE key = ?1 OR code = ?1)")?;
+    known.query_row([code_or_key], |row| row.get(0))
 }
 
 /// Codes of problems that nodes have now or had since, those of most nodes first.

@@ -1,6 +1,6 @@
 //! The tables of the embedded store. Times are seconds since 1970, shares are thousandths; what was not seen is NULL.
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use rusqlite::Connection;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 /// "CRNF", SQLite's application_id of the file.
 const APPLICATION_ID: i32 = 0x4352_4E46;
-const FORMAT: i32 = 1;
+/// A store of format N is one on which the first N steps were run. Steps are never changed, only added.
+const STEPS: &[&str] = &[CREATE, STACKS, HOURS];
 
 const CREATE: &str = "
 -- A node as it last reported. key: what the node proves itself with.
@@ -44,6 +45,35 @@ CREATE TABLE incidents (
 CREATE INDEX incidents_by_time ON incidents (triggered);
 ";
 
+const STACKS: &str = "
+-- Each stack's text once, as folded text; last_used: a slot, up to some hours late.
+CREATE TABLE stacks (id INTEGER PRIMARY KEY, hash INTEGER NOT NULL, stack TEXT NOT NULL, last_used INTEGER NOT NULL);
+CREATE INDEX stacks_by_hash ON stacks (hash);
+CREATE INDEX stacks_by_use ON stacks (last_used);
+-- Ten minutes of a node: all its samples, and pairs of a stack's id and its samples. Packed, they are a fifth of what rows would be.
+CREATE TABLE stack_samples (
+  slot INTEGER NOT NULL, node_id INTEGER NOT NULL, samples INTEGER NOT NULL, stacks BLOB NOT NULL,
+  PRIMARY KEY (slot, node_id)) WITHOUT ROWID;
+-- How many new texts a node brought on a day, and how many there are.
+CREATE TABLE stack_texts_brought (
+  node_id INTEGER NOT NULL, day INTEGER NOT NULL, texts INTEGER NOT NULL, PRIMARY KEY (node_id, day)) WITHOUT ROWID;
+CREATE TABLE stack_texts_all (texts INTEGER NOT NULL);
+INSERT INTO stack_texts_all VALUES (0);
+";
+
+/// Minutes rolled up, kept for longer (hours.rs): counts are sums, zombies and the worst core maxima.
+const HOURS: &str = "
+CREATE TABLE hours (
+  node_id INTEGER NOT NULL, hour INTEGER NOT NULL, minutes INTEGER NOT NULL, busy_mean INTEGER, busy_max INTEGER,
+  worst_core_system INTEGER, saturated_ms INTEGER, zombies_tracked INTEGER, zombies_live INTEGER, zombies_dead INTEGER,
+  unit_restarts INTEGER, nic_resets INTEGER, softnet_drops INTEGER, oom_kills INTEGER, cpu_stall_ms INTEGER,
+  memory_stall_ms INTEGER, io_stall_ms INTEGER, lost_samples INTEGER, PRIMARY KEY (node_id, hour)) WITHOUT ROWID;
+INSERT INTO hours SELECT node_id, minute / 3600 * 3600, count(*), CAST(round(avg(busy_mean)) AS INTEGER), max(busy_max),
+  max(worst_core_system), sum(saturated_ms), max(zombies_tracked), max(zombies_live), max(zombies_dead), sum(unit_restarts),
+  sum(nic_resets), sum(softnet_drops), sum(oom_kills), sum(cpu_stall_ms), sum(memory_stall_ms), sum(io_stall_ms), sum(lost_samples)
+FROM minutes GROUP BY 1, 2;
+";
+
 /// Opens the store, or begins one.
 pub fn open(path: &Path) -> anyhow::Result<Connection> {
     // Created here, so that only its owner may read it. If that fails, SQLite says why.
@@ -57,15 +87,15 @@ pub fn open(path: &Path) -> anyhow::Result<Connection> {
         Ok((db, id, format))
     };
     let (db, id, format) = opened().with_context(|| format!("cannot open the store {}", path.display()))?;
-    match (id, format) {
-        (0, 0) => db.execute_batch(&format!(
-            "BEGIN; {CREATE} PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={FORMAT}; COMMIT;"
-        ))?,
-        (APPLICATION_ID, FORMAT) => {}
-        (APPLICATION_ID, newer) => {
-            ensure!(newer < FORMAT, "{}: its format is {newer}; this version reads {FORMAT}", path.display());
-        }
-        _ => anyhow::bail!("{}: not the store of a fleet", path.display()),
+    ensure!(id == APPLICATION_ID || (id, format) == (0, 0), "{}: not the store of a fleet", path.display());
+    let done = usize::try_from(format).ok().filter(|done| *done <= STEPS.len());
+    let Some(done) = done else {
+        bail!("{}: its format is {format}; this version reads up to {}", path.display(), STEPS.len());
+    };
+    for (step, sql) in STEPS.iter().enumerate().skip(done) {
+        let format = step + 1;
+        let run = format!("BEGIN; {sql} PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={format}; COMMIT;");
+        db.execute_batch(&run).with_context(|| format!("{}: cannot migrate to format {format}", path.display()))?;
     }
     Ok(db)
 }

@@ -1,11 +1,13 @@
 use super::*;
+use crate::store::episodes::{Observed, spans};
 use crate::store::read::wall;
 use coroner_report::{BatchHead, Concluded, Minute, NodeIdentity, Problem};
+use proptest::prelude::*;
 
-const NOW: i64 = 1_790_000_000;
-const KEEP: Retention = Retention { minutes_s: 7 * 86_400, episodes_s: 400 * 86_400 };
+pub const NOW: i64 = 1_790_000_000;
+pub const KEEP: Retention = Retention { minutes_s: 7 * 86_400, hours_s: 90 * 86_400, episodes_s: 400 * 86_400 };
 
-fn batch(node: &str, stream: &str, sequence: u64) -> Batch {
+pub fn batch(node: &str, stream: &str, sequence: u64) -> Batch {
     let head = BatchHead {
         node: node.to_owned(),
         stream: stream.to_owned(),
@@ -14,14 +16,14 @@ fn batch(node: &str, stream: &str, sequence: u64) -> Batch {
         sealed: wall(NOW),
         ..BatchHead::default()
     };
-    Batch { head, node: None, minutes: vec![], diagnoses: vec![], incidents: vec![], unknown: 0 }
+    Batch { head, node: None, minutes: vec![], diagnoses: vec![], incidents: vec![], stacks: vec![], unknown: 0 }
 }
 
 fn minute(at: i64) -> Minute {
     Minute { minute: wall(at), zombies_dead: Some(at as u64 % 1000), cores: Some(2), ..Minute::default() }
 }
 
-fn concluded(boot: &str, from: i64, until: i64, keys: &[&str]) -> Concluded {
+pub fn concluded(boot: &str, from: i64, until: i64, keys: &[&str]) -> Concluded {
     let problem = |key: &&str| Problem {
         key: (*key).to_owned(),
         code: key.split(':').next().unwrap_or_default().to_owned(),
@@ -39,13 +41,13 @@ fn concluded(boot: &str, from: i64, until: i64, keys: &[&str]) -> Concluded {
     }
 }
 
-fn opened() -> (tempfile::TempDir, Connection) {
+pub fn opened() -> (tempfile::TempDir, Connection) {
     let dir = tempfile::tempdir().unwrap();
     let db = schema::open(&dir.path().join("fleet.db")).unwrap();
     (dir, db)
 }
 
-fn stored(db: &mut Connection, key: &str, batches: &[Batch], now: i64) -> Result<Stored, StoreError> {
+pub fn stored(db: &mut Connection, key: &str, batches: &[Batch], now: i64) -> Result<Stored, StoreError> {
     let mut tx = db.transaction().unwrap();
     let stored = write::store(&mut tx, key, batches, now)?;
     tx.commit().unwrap();
@@ -62,8 +64,11 @@ fn a_batch_is_stored_once_however_often_it_comes() {
     let mut one = batch("n1", "s1", 1);
     one.minutes = vec![minute(NOW - 60), minute(NOW)];
     let again = [one.clone(), one.clone()];
-    assert_eq!(stored(&mut db, "k", &again, NOW).unwrap(), Stored { batches: 1, repeated: 1, rows: 2 });
-    assert_eq!(stored(&mut db, "k", &[one], NOW).unwrap(), Stored { batches: 0, repeated: 1, rows: 0 });
+    assert_eq!(
+        stored(&mut db, "k", &again, NOW).unwrap(),
+        Stored { batches: 1, repeated: 1, rows: 2, ..Stored::default() }
+    );
+    assert_eq!(stored(&mut db, "k", &[one], NOW).unwrap(), Stored { repeated: 1, ..Stored::default() });
     // An older batch of the stream after a newer one is known, another stream is not.
     let mut other = batch("n1", "s2", 1);
     other.minutes = vec![minute(NOW + 60)];
@@ -143,7 +148,7 @@ fn status_counts_nodes_and_problems() {
 fn old_rows_expire() {
     let (_dir, mut db) = opened();
     let mut said = batch("n1", "s", 1);
-    said.minutes = (0..10).map(|day| minute(NOW - day * 86_400)).collect();
+    said.minutes = (0..10).map(|day| minute(NOW + 60 - day * 86_400)).collect();
     said.diagnoses = vec![
         concluded("a", NOW - 500 * 86_400, NOW - 500 * 86_400 + 100, &["x"]),
         concluded("a", NOW - 9, NOW, &["y"]),
@@ -158,7 +163,7 @@ fn what_is_acknowledged_survives_a_reopening_and_a_second_collector_is_kept_out(
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let store = Store::open(dir.path(), KEEP).unwrap();
+    let store = SqliteStore::open(dir.path(), KEEP).unwrap();
     let answers = runtime.block_on(async {
         let mut answers = Vec::new();
         for n in 1..=20 {
@@ -167,9 +172,9 @@ fn what_is_acknowledged_survives_a_reopening_and_a_second_collector_is_kept_out(
         answers
     });
     assert!(answers.iter().all(|stored| stored.batches == 1));
-    assert!(Store::open(dir.path(), KEEP).is_err(), "one collector per directory");
+    assert!(SqliteStore::open(dir.path(), KEEP).is_err(), "one collector per directory");
     drop(store);
-    let again = Store::open(dir.path(), KEEP).unwrap();
+    let again = SqliteStore::open(dir.path(), KEEP).unwrap();
     let stored =
         runtime.block_on(again.store("k".to_owned(), vec![batch("n1", "s", 20), batch("n1", "s", 21)])).unwrap();
     assert_eq!((stored.batches, stored.repeated), (1, 1));
@@ -181,4 +186,109 @@ fn another_file_is_not_taken_for_a_store() {
     let path = dir.path().join("fleet.db");
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE x (y); PRAGMA user_version=7;").unwrap();
     assert!(schema::open(&path).unwrap_err().to_string().contains("not the store of a fleet"));
+}
+
+/// Which problem, how long ago it began and ended.
+type Drawn = (usize, Option<i64>, Option<i64>);
+
+/// Some diagnoses of one node, each later than the one before, in the order in which they arrive.
+fn diagnoses() -> impl Strategy<Value = Vec<Concluded>> {
+    let problem = (0..2usize, prop::option::of(0..4000i64), prop::option::of(0..2000i64));
+    let diagnosis = (1..2000i64, 0..2000i64, any::<bool>(), prop::collection::vec(problem, 0..3));
+    let all = prop::collection::vec(diagnosis, 1..12).prop_map(|drawn| {
+        let mut until = NOW - 100_000;
+        let mut conclude = |(later, covers, is_second, problems): (i64, i64, bool, Vec<Drawn>)| {
+            until += later;
+            let mut concluded = concluded(if is_second { "b" } else { "a" }, until - covers, until, &[]);
+            for (key, began, ended) in problems {
+                if concluded.problems.iter().all(|problem| problem.key != ["x", "y"][key]) {
+                    concluded.problems.push(Problem {
+                        key: ["x", "y"][key].to_owned(),
+                        title: format!("until {until}"),
+                        began: began.map(|ago| wall(until - ago)),
+                        ended: ended.map(|ago| wall(until - ago)),
+                        ..Problem::default()
+                    });
+                }
+            }
+            concluded
+        };
+        drawn.into_iter().map(&mut conclude).collect::<Vec<Concluded>>()
+    });
+    all.prop_flat_map(|all| {
+        let twice: Vec<Concluded> = all.iter().chain(all.iter().step_by(2)).cloned().collect();
+        Just(twice).prop_shuffle()
+    })
+}
+
+type Told = (String, String, i64, i64, Option<i64>);
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// In any order, also twice, diagnoses make the same episodes, and those of the rule that ClickHouse's answers follow.
+    #[test]
+    fn episodes_do_not_depend_on_the_order_of_diagnoses(arriving in diagnoses()) {
+        let (_dir, mut db) = opened();
+        for (at, concluded) in arriving.iter().enumerate() {
+            let mut said = batch("n1", "s", at as u64 + 1);
+            said.diagnoses = vec![concluded.clone()];
+            stored(&mut db, "k", &[said], NOW).unwrap();
+        }
+        let mut rows = db.prepare("SELECT boot_id, key, began, seen_until, ended FROM episodes ORDER BY 1, 2, 3").unwrap();
+        let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))).unwrap();
+        let found: Vec<Told> = rows.collect::<rusqlite::Result<_>>().unwrap();
+        let diagnosed_until = arriving.iter().map(|concluded| write::seconds(concluded.until)).max().unwrap();
+        let mut expected: Vec<Told> = Vec::new();
+        for boot in ["a", "b"] {
+            for key in ["x", "y"] {
+                let of_boot = arriving.iter().filter(|concluded| concluded.boot_id == boot);
+                let observed: Vec<Observed> = of_boot
+                    .flat_map(|concluded| concluded.problems.iter().map(move |problem| (concluded, problem)))
+                    .filter(|(_, problem)| problem.key == key)
+                    .map(|(concluded, problem)| Observed::of(problem, concluded))
+                    .collect();
+                let of_problem = spans(&observed, diagnosed_until).into_iter();
+                expected.extend(of_problem.map(|s| (boot.to_owned(), key.to_owned(), s.began, s.seen_until, s.ended)));
+            }
+        }
+        prop_assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn absurd_counts_fail_nobody_and_a_removed_node_leaves_nothing() {
+    let (_dir, mut db) = opened();
+    for node in ["n1", "n2"] {
+        let mut absurd = batch(node, "s", 1);
+        absurd.head.dropped.minutes = u64::MAX;
+        absurd.minutes =
+            (0..2).map(|n| Minute { unit_restarts: Some(u64::MAX), ..minute(NOW - 7200 + n * 60) }).collect();
+        absurd.diagnoses = vec![concluded("a", NOW - 300, NOW, &["x"])];
+        stored(&mut db, "k", &[absurd], NOW).unwrap();
+    }
+    assert_eq!(read::status(&db, NOW).unwrap().nodes.sick, 2);
+    while write::expire(&db, Retention { episodes_s: 10, ..KEEP }, NOW + 100).unwrap() {}
+    for table in ["nodes", "minutes", "hours", "episodes", "boots", "identities", "streams"] {
+        assert_eq!(count(&db, table), 0, "{table}");
+    }
+}
+
+#[test]
+fn streams_boots_and_host_names_are_bounded_and_the_nodes_own_name_counts() {
+    let (_dir, mut db) = opened();
+    let many: Vec<Batch> = (0..300)
+        .map(|n| {
+            let mut one = batch("n1", &format!("s{n}"), 2);
+            one.head.boot_id = format!("boot-{n}");
+            one
+        })
+        .collect();
+    stored(&mut db, "k", &many, NOW).unwrap();
+    assert_eq!((count(&db, "streams"), count(&db, "boots")), (50, 200));
+    let mut evil = batch("evil", "s", 1);
+    evil.node = Some(NodeIdentity { host: Some("n1".to_owned()), ..NodeIdentity::default() });
+    stored(&mut db, "k2", &[evil], NOW).unwrap();
+    let named = read::named(read::find(&db, "n1").unwrap(), |(_, node)| node == "n1");
+    assert_eq!(named.len(), 1, "{named:?}");
 }

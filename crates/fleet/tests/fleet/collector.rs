@@ -14,14 +14,31 @@ pub struct Collector {
     dir: tempfile::TempDir,
     child: Child,
     address: String,
+    more: More,
+}
+
+/// Arguments of `serve`, and its environment.
+#[derive(Default)]
+pub struct More {
+    pub arguments: Vec<String>,
+    pub environment: Vec<(&'static str, String)>,
 }
 
 impl Collector {
     pub fn start() -> Collector {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
-        let (child, address) = launch(&dir, "127.0.0.1:0");
-        Collector { dir, child, address }
+        Collector::start_with(More::default())
+    }
+
+    /// With more options of `serve`.
+    pub fn with(options: &[&str]) -> Collector {
+        let arguments = options.iter().map(|option| (*option).to_owned()).collect();
+        Collector::start_with(More { arguments, ..More::default() })
+    }
+
+    pub fn start_with(more: More) -> Collector {
+        let dir = directory();
+        let (child, address) = launch(&dir, "127.0.0.1:0", &more);
+        Collector { dir, child, address, more }
     }
 
     pub fn kill(&mut self) {
@@ -31,8 +48,15 @@ impl Collector {
 
     /// At the same address.
     pub fn restart(&mut self) {
-        let (child, address) = launch(&self.dir, &self.address);
+        let (child, address) = launch(&self.dir, &self.address, &self.more);
         (self.child, self.address) = (child, address);
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub fn terminate(&mut self) {
+        let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(asked.success());
+        assert!(self.child.wait().unwrap().success());
     }
 
     pub fn url(&self) -> String {
@@ -84,10 +108,17 @@ impl Drop for Collector {
     }
 }
 
+pub fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    dir
+}
+
 /// Returns when it listens.
-fn launch(dir: &tempfile::TempDir, listen: &str) -> (Child, String) {
+fn launch(dir: &tempfile::TempDir, listen: &str, more: &More) -> (Child, String) {
     let mut command = Command::new(PROGRAM);
     command.args(["serve", "--listen", listen, "--dir"]).arg(dir.path()).stdout(Stdio::piped());
+    command.args(&more.arguments).envs(more.environment.iter().cloned());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut address = None;

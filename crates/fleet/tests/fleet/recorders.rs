@@ -7,18 +7,22 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-struct Recorder {
-    dir: tempfile::TempDir,
+pub struct Recorder {
+    pub dir: tempfile::TempDir,
     child: Child,
 }
 
 impl Recorder {
     fn start(collector: &Collector, number: u32) -> Recorder {
+        Recorder::start_with(collector, number, "", &[])
+    }
+
+    /// With more sections of the configuration, and more arguments.
+    pub fn start_with(collector: &Collector, number: u32, sections: &str, arguments: &[&str]) -> Recorder {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
-        let config =
-            "[diagnosis]\nevery = \"10s\"\nmax_cpu = 100.0\n[metrics]\nlisten = \"off\"\n[report]\nevery = \"5s\"\n";
-        std::fs::write(dir.path().join("coroner.toml"), config).unwrap();
+        let config = "[diagnosis]\nevery = \"10s\"\nmax_cpu = 100.0\n[metrics]\nlisten = \"off\"\n[report]\nevery = \"5s\"\nstacks_every = \"20s\"\n";
+        std::fs::write(dir.path().join("coroner.toml"), format!("{config}{sections}")).unwrap();
         let coroner = Path::new(PROGRAM).with_file_name("coroner");
         assert!(coroner.exists(), "{}: build the workspace", coroner.display());
         let mut command = Command::new(coroner);
@@ -36,7 +40,7 @@ impl Recorder {
             "--report-as",
             &format!("node-{number}"),
         ]);
-        let child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let child = command.args(arguments).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         Recorder { dir, child }
     }
 
@@ -50,6 +54,27 @@ impl Recorder {
     }
 }
 
+/// Something that works in the kernel.
+struct Busy(Child);
+
+impl Busy {
+    fn start() -> Busy {
+        let mut dd = Command::new("dd");
+        Busy(dd.args(["if=/dev/zero", "of=/dev/null", "bs=64k"]).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    fn stop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
 impl Drop for Recorder {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -57,13 +82,20 @@ impl Drop for Recorder {
     }
 }
 
-#[test]
-#[ignore = "three recorders for some minutes, as root: ./check fleet"]
-fn real_recorders_report_and_lose_nothing_while_the_collector_is_away() {
+/// If not, the skip is told.
+pub fn is_root() -> bool {
     let is_root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
     if !is_root {
         let skipped = std::env::var("CORONER_SKIPPED_TESTS").unwrap_or_default();
         let _ = std::fs::write(skipped, "real recorders that report (needs root)\n");
+    }
+    is_root
+}
+
+#[test]
+#[ignore = "three recorders for some minutes, as root: ./check fleet"]
+fn real_recorders_report_and_lose_nothing_while_the_collector_is_away() {
+    if !is_root() {
         return;
     }
     let mut collector = Collector::start();
@@ -75,6 +107,27 @@ fn real_recorders_report_and_lose_nothing_while_the_collector_is_away() {
     });
     let picked = collector.command(&["nodes", "--where", "rack=2 and cluster=lab"]);
     assert!(picked.1.starts_with("1 of 3 nodes match"), "{picked:?}");
+
+    // What they sampled has arrived, under the names of commands and functions.
+    let mut busy = Busy::start();
+    wait_for("stacks of three nodes, with what runs here", 3 * minute, || {
+        let nodes = collector.rows("SELECT count(DISTINCT node_id) FROM stack_samples WHERE samples > 0");
+        let of_busy = collector.rows("SELECT count(*) FROM stacks WHERE stack LIKE 'dd;%[k]'");
+        (nodes == 3 && of_busy > 0).then_some(()).ok_or(format!("{nodes} nodes, {of_busy} stacks of dd"))
+    });
+    busy.stop();
+    let svg = collector.file("fleet.svg");
+    let drawn =
+        collector.command(&["flame", "--where", "rack=1", "--diff-where", "not rack=1", "-o", svg.to_str().unwrap()]);
+    assert!(
+        drawn.0 == 0 && drawn.1.contains("1 node with rack=1") && drawn.1.contains("2 nodes with not rack=1"),
+        "{drawn:?}"
+    );
+    assert!(std::fs::read_to_string(&svg).unwrap().contains("1 node against 2"));
+    let found = collector.ask("stacks?limit=5000");
+    let shares: f64 =
+        found["stacks"].as_array().unwrap().iter().map(|stack| stack["a"]["share"].as_f64().unwrap()).sum();
+    assert!(shares > 0.9 && shares <= 1.0 + 1e-6, "{shares}: {}", found["left_out"]);
 
     collector.kill();
     wait_for("batches in every spool", 3 * minute, || {

@@ -4,14 +4,16 @@
 //! Nodes reboot, fall silent, have wrong clocks, and send some batches twice.
 
 mod nodes;
+mod outage;
 mod score;
 mod send;
+mod stacks;
 mod story;
 
 use crate::score::Outcome;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
-use nodes::Fleet;
+use nodes::{Fleet, Spared};
 use send::Sender;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -58,6 +60,10 @@ pub struct Simulate {
     #[arg(long, value_name = "N", default_value_t = 60)]
     pub one_minute_in: u32,
 
+    /// Send no stacks; otherwise those of the last hour are sent
+    #[arg(long)]
+    pub no_stacks: bool,
+
     /// After the history, go on live, so many times as fast as the clock, until stopped
     #[arg(long)]
     pub speed: Option<u32>,
@@ -65,6 +71,14 @@ pub struct Simulate {
     /// With --speed: stop after this long
     #[arg(long = "for", value_name = "DURATION", value_parser = time)]
     pub duration: Option<Duration>,
+
+    /// After the history, let all nodes come back in the same second, each with what it kept for so long
+    #[arg(long, value_name = "DURATION", value_parser = time, conflicts_with = "speed")]
+    pub outage: Option<Duration>,
+
+    /// Give each node so many labels that have nothing to do with the trouble
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub labels: u32,
 
     /// The collector's URL
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8478")]
@@ -148,9 +162,11 @@ fn simulate(args: &Simulate, seed: u64) -> Result<()> {
     let began = Instant::now();
     let now = unix_now();
     let mut fleet = Fleet::draw(args.story, args.nodes, seed, now, args.span.as_secs());
+    fleet.label(args.labels);
+    let spared = Spared { one_minute_in: args.one_minute_in, stacks_s: if args.no_stacks { 0 } else { 3600 } };
     let history = |at: usize| {
         let mut node = fleet.nodes[at].clone();
-        node.history(&problem, now, args.span.as_secs(), args.one_minute_in)
+        node.history(&problem, now, args.span.as_secs(), spared)
     };
     let sent = sender.send_all(fleet.nodes.len(), history)?;
     eprintln!(
@@ -167,6 +183,9 @@ fn simulate(args: &Simulate, seed: u64) -> Result<()> {
     if let Some(speed) = args.speed.filter(|speed| *speed > 0) {
         live(args, speed, &mut fleet, &problem, &sender)?;
     }
+    if let Some(away) = args.outage {
+        outage::come_back(&mut fleet, &problem, &sender, unix_now(), away)?;
+    }
     println!("{}", truth(&fleet));
     Ok(())
 }
@@ -176,7 +195,7 @@ fn truth(fleet: &Fleet) -> Value {
     json!({
         "schema": "coroner-lab.fleet/1", "story": fleet.story.name(), "seed": fleet.seed, "condition": fleet.story.condition(),
         "attributes": fleet.cause, "aliases": fleet.aliases, "sick": fleet.nodes.iter().filter(|node| node.is_sick()).count(),
-        "nodes": fleet.nodes.len(),
+        "nodes": fleet.nodes.len(), "function": fleet.story.function(),
     })
 }
 
@@ -199,7 +218,7 @@ fn live(args: &Simulate, speed: u32, fleet: &mut Fleet, problem: &Value, sender:
         let shared = std::sync::Mutex::new(&mut *fleet);
         let sent = sender.send_paced(args.nodes as usize, round, |at| {
             let mut fleet = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            fleet.nodes[at].minute(problem, now, minute % 3 == 0)
+            fleet.nodes[at].minute(problem, now, minute)
         })?;
         eprintln!(
             "minute {minute}: {} requests in {:.1} s, half within {} ms, 99 % within {} ms, {} told to come later",

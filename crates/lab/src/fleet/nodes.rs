@@ -1,5 +1,6 @@
 //! The nodes of a simulated fleet: what they are, when they boot, when they fall sick, and what they send.
 
+use super::stacks;
 use super::story::Story;
 use crate::draw::Draw;
 use serde_json::{Value, json};
@@ -9,6 +10,8 @@ const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
 /// Time between two diagnoses in history.
 const DIAGNOSED_EVERY: u64 = 2 * HOUR;
+/// Time between two rows of stacks.
+const STACKS_EVERY: u64 = 600;
 /// Rows in a batch: what a node sends together.
 const ROWS_IN_BATCH: usize = 400;
 
@@ -35,8 +38,11 @@ pub struct Fleet {
 #[derive(Debug, Clone)]
 pub struct SimulatedNode {
     number: u32,
+    story: Story,
     draw: Draw,
     attributes: BTreeMap<&'static str, String>,
+    /// More of them, which cause nothing.
+    labels: BTreeMap<String, String>,
     cluster: String,
     /// Oldest first.
     boots: Vec<Boot>,
@@ -50,6 +56,8 @@ pub struct SimulatedNode {
     repeats: bool,
     /// New dead cgroups per hour.
     leak: f64,
+    /// How much of its time the story's stack takes while it is sick, in hundredths of a percent.
+    hurts: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -57,6 +65,15 @@ struct Boot {
     at: u64,
     ends: u64,
     sick_from: Option<u64>,
+}
+
+/// What of its history a node sends.
+#[derive(Debug, Clone, Copy)]
+pub struct Spared {
+    /// One minute in so many; the last hour is sent whole.
+    pub one_minute_in: u32,
+    /// Stacks of the last so many seconds.
+    pub stacks_s: u64,
 }
 
 /// The body of one request.
@@ -154,7 +171,9 @@ impl Fleet {
             let leaks = story == Story::ZombiesInOneImage && is_exposed;
             SimulatedNode {
                 number,
+                story,
                 attributes,
+                labels: BTreeMap::new(),
                 cluster,
                 silent_after: percent(&mut draw, 2).then(|| now - draw.number(HOUR, span.max(HOUR + 1))),
                 skew: draw.number(0, 120) as i64 - 60,
@@ -162,12 +181,24 @@ impl Fleet {
                 sequence: 0,
                 repeats: percent(&mut draw, 5),
                 leak: if leaks { draw.number(200, 600) as f64 } else { draw.number(0, 3) as f64 },
+                hurts: Draw::new(seed ^ u64::from(number)).number(300, 2500),
                 boots,
                 draw,
             }
         });
         let nodes = nodes.collect();
         Fleet { story, seed, nodes, cause, aliases }
+    }
+}
+
+impl Fleet {
+    /// Gives each node so many labels, each with one of two to forty values.
+    pub fn label(&mut self, labels: u32) {
+        for node in &mut self.nodes {
+            let mut draw = Draw::new(self.seed ^ (u64::from(node.number) << 32) ^ u64::from(labels));
+            let label = |n: u32| (format!("label-{n:02}"), format!("value-{}", draw.number(0, u64::from(n % 39) + 1)));
+            node.labels = (0..labels).map(label).collect();
+        }
     }
 }
 
@@ -215,7 +246,7 @@ impl SimulatedNode {
 
     fn identity(&self, boot: &Boot) -> Value {
         json!({"kind": "node", "schema": "coroner.node/1", "host": format!("sim-{:05}", self.number), "machine_id": self.id(),
-            "boot_id": self.boot_id(boot), "booted": self.wall_ns(boot.at), "cluster": self.cluster, "labels": {},
+            "boot_id": self.boot_id(boot), "booted": self.wall_ns(boot.at), "cluster": self.cluster, "labels": self.labels,
             "attributes": self.attributes})
     }
 
@@ -235,6 +266,16 @@ impl SimulatedNode {
             "lost_samples": 0})
     }
 
+    /// The ten minutes before `at`.
+    fn stacks_row(&mut self, boot: &Boot, at: u64) -> Value {
+        let is_sick = boot.sick_from.is_some_and(|from| from <= at);
+        // A healthy node does a little of it, too.
+        let percent = if is_sick { self.hurts } else { self.draw.number(0, 3) };
+        let cores = self.attributes["cores"].parse().unwrap_or(2);
+        let time = (self.wall_ns(at.saturating_sub(STACKS_EVERY)), self.wall_ns(at));
+        stacks::row(self.story, &mut self.draw, self.number, cores, percent, time)
+    }
+
     fn diagnosis(&self, boot: &Boot, problem: &Value, from: u64, until: u64) -> Value {
         let is_sick = boot.sick_from.is_some_and(|sick| sick <= until);
         let problems: Vec<&Value> = is_sick.then_some(problem).into_iter().collect();
@@ -244,7 +285,7 @@ impl SimulatedNode {
     }
 
     /// All that it would have sent in the span.
-    pub fn history(&mut self, problem: &Value, now: u64, span: u64, one_minute_in: u32) -> Body {
+    pub fn history(&mut self, problem: &Value, now: u64, span: u64, spared: Spared) -> Body {
         let begin = now - span;
         let (mut text, mut rows) = (String::new(), 0);
         let until = self.silent_after.unwrap_or(now);
@@ -269,7 +310,12 @@ impl SimulatedNode {
                     rows += lines.len() as u64;
                     self.seal(&boot, at, &mut lines, &mut text);
                 }
-                at += if is_recent { 60 } else { 60 * u64::from(one_minute_in) };
+                at += if is_recent { 60 } else { 60 * u64::from(spared.one_minute_in) };
+            }
+            let mut at = from.max(now.saturating_sub(spared.stacks_s)) / STACKS_EVERY * STACKS_EVERY + STACKS_EVERY;
+            while at <= to {
+                lines.push(self.stacks_row(&boot, at));
+                at += STACKS_EVERY;
             }
             rows += lines.len() as u64;
             self.seal(&boot, to, &mut lines, &mut text);
@@ -286,15 +332,18 @@ impl SimulatedNode {
     }
 
     /// What it sends in one minute; `None` if it is silent.
-    pub fn minute(&mut self, problem: &Value, now: u64, diagnoses: bool) -> Option<Body> {
+    pub fn minute(&mut self, problem: &Value, now: u64, minute: u64) -> Option<Body> {
         if self.silent_after.is_some() {
             return None;
         }
         self.stream = "live";
         let boot = self.boots.last()?.clone();
         let mut lines = vec![self.minute_row(&boot, now)];
-        if diagnoses {
+        if minute.is_multiple_of(3) {
             lines.push(self.diagnosis(&boot, problem, now - 180, now));
+        }
+        if (minute + u64::from(self.number)).is_multiple_of(STACKS_EVERY / 60) {
+            lines.push(self.stacks_row(&boot, now));
         }
         let (mut text, rows) = (String::new(), lines.len() as u64);
         self.seal(&boot, now, &mut lines, &mut text);
@@ -307,13 +356,14 @@ mod tests {
     use super::*;
 
     const NOW: u64 = 1_790_000_000;
+    const SPARED: Spared = Spared { one_minute_in: 60, stacks_s: HOUR };
 
     #[test]
     fn the_same_seed_draws_the_same_fleet() {
         let bodies = |seed| {
             let mut fleet = Fleet::draw(Story::ZombiesInOneImage, 20, seed, NOW, 7 * DAY);
             let problem = json!({"code": "zombie-memcgs"});
-            fleet.nodes.iter_mut().map(|node| node.history(&problem, NOW, 7 * DAY, 60).text).collect::<String>()
+            fleet.nodes.iter_mut().map(|node| node.history(&problem, NOW, 7 * DAY, SPARED).text).collect::<String>()
         };
         assert_eq!(bodies(7), bodies(7));
         assert_ne!(bodies(7), bodies(8));
@@ -338,12 +388,13 @@ mod tests {
     #[test]
     fn every_line_is_of_a_batch_in_order() {
         let mut fleet = Fleet::draw(Story::HotZone, 5, 3, NOW, 2 * DAY);
-        let text = fleet.nodes[0].history(&json!({"code": "x"}), NOW, 2 * DAY, 60).text;
+        let text = fleet.nodes[0].history(&json!({"code": "x"}), NOW, 2 * DAY, SPARED).text;
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines[0]["kind"], "batch");
         let sequences: Vec<u64> =
             lines.iter().filter(|l| l["kind"] == "batch").map(|l| l["sequence"].as_u64().unwrap()).collect();
         assert_eq!(sequences, (1..=sequences.len() as u64).collect::<Vec<_>>());
+        assert!(lines.iter().filter(|line| line["kind"] == "stacks").count() <= 6);
         assert!(
             lines.iter().any(|line| line["kind"] == "minute") && lines.iter().any(|line| line["kind"] == "diagnosis")
         );

@@ -1,6 +1,6 @@
 //! Stories and seeds, blind: does `coroner fleet why` name the cause, and nothing else?
 
-use super::nodes::Fleet;
+use super::nodes::{Fleet, Spared};
 use super::send::Sender;
 use super::story::Story;
 use super::{FleetScore, unix_now};
@@ -17,7 +17,7 @@ const CAUSE_FIRST_PERCENT: f64 = 98.0;
 const FALSE_ALARM_PERCENT: f64 = 1.0;
 const SPAN: u64 = 7 * 86_400;
 /// Minutes matter little for `why`.
-const ONE_MINUTE_IN: u32 = 720;
+const SPARED: Spared = Spared { one_minute_in: 720, stacks_s: 0 };
 
 #[derive(Debug, Serialize)]
 struct Judged {
@@ -121,7 +121,7 @@ fn run(program: &Path, story: Story, seed: u64, nodes: u32, problem: &Value) -> 
     let now = unix_now();
     let fleet = Fleet::draw(story, nodes, seed, now, SPAN);
     let sender = Sender::new(&collector.url, token.trim(), 8);
-    sender.send_all(fleet.nodes.len(), |at| fleet.nodes[at].clone().history(problem, now, SPAN, ONE_MINUTE_IN))?;
+    sender.send_all(fleet.nodes.len(), |at| fleet.nodes[at].clone().history(problem, now, SPAN, SPARED))?;
     let mut why = Command::new(program);
     why.args(["why", story.condition(), "--json", "--at", &collector.url, "--token-file"])
         .arg(collector.dir.join("user.token"));

@@ -1,6 +1,7 @@
 //! Sends bodies to a collector over many connections, again if it is told to come later.
 
 use super::nodes::Body;
+use super::outage::Answer;
 use anyhow::{Result, bail};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -114,23 +115,32 @@ impl Sender {
 
     fn post(&self, packed: &[u8], key: &str, sent: &mut Sent) -> Result<()> {
         for _ in 0..MOST_TRIES {
-            let request = self.agent.post(&self.url).header("Authorization", format!("Bearer {}", self.token));
-            let request = request.header("Coroner-Node-Key", key).header("Content-Encoding", "zstd");
-            let mut response = request.send(packed)?;
-            match response.status().as_u16() {
-                200..=299 => {
-                    // Read to the end, so that the connection can be used again.
-                    let _ = response.body_mut().read_to_vec();
-                    return Ok(());
-                }
-                429 | 503 => {
+            match self.try_once(packed, key)? {
+                Answer::Stored => return Ok(()),
+                Answer::Later(_) => {
                     sent.shed += 1;
                     std::thread::sleep(Duration::from_millis(200));
                 }
-                status => bail!("the collector answered {status}: {}", response.body_mut().read_to_string()?),
+                Answer::Refused(why) => bail!("the collector answered {why}"),
             }
         }
         bail!("the collector did not take a batch after {MOST_TRIES} tries")
+    }
+
+    /// An error if nobody answered.
+    pub fn try_once(&self, packed: &[u8], key: &str) -> Result<Answer> {
+        let request = self.agent.post(&self.url).header("Authorization", format!("Bearer {}", self.token));
+        let request = request.header("Coroner-Node-Key", key).header("Content-Encoding", "zstd");
+        let mut response = request.send(packed)?;
+        let status = response.status().as_u16();
+        let after = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
+        // Read to the end, so that the connection can be used again.
+        let said = response.body_mut().read_to_string();
+        Ok(match status {
+            200..=299 => Answer::Stored,
+            429 | 503 => Answer::Later(after.map(Duration::from_secs)),
+            status => Answer::Refused(format!("{status}: {}", said?)),
+        })
     }
 }
 

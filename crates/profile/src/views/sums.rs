@@ -68,6 +68,11 @@ impl StackSums {
         })
     }
 
+    /// The number of distinct stacks.
+    pub fn len(&self) -> usize {
+        self.sums.len()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.sums.is_empty()
     }

@@ -128,6 +128,10 @@ fn check_report(report: &ReportConfig) -> anyhow::Result<()> {
     if report.every < SHORTEST_REPORT || report.every > LONGEST {
         bail!("report.every = {:?}: expected \"1s\" to \"24h\"", report.every);
     }
+    let stacks = report.stacks_every;
+    if !stacks.is_zero() && !(SHORTEST_REPORT..=LONGEST).contains(&stacks) {
+        bail!("report.stacks_every = {stacks:?}: expected \"0s\" (never) or \"1s\" to \"24h\"");
+    }
     if report.labels.len() > MOST_LABELS {
         bail!("report.labels: {} labels; expected at most {MOST_LABELS}", report.labels.len());
     }

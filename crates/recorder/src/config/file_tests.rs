@@ -25,7 +25,7 @@ fn the_shipped_file_lists_every_key_with_its_default() {
     assert_eq!(parse(&uncommented.join("\n")).unwrap(), Config::default(), "with every key uncommented");
 
     let keys = uncommented.iter().filter(|line| is_key(line)).count();
-    assert_eq!(keys, 3 + 9 + 8 + 2 + 1 + 8, "a key is missing in deploy/coroner.toml or in this count");
+    assert_eq!(keys, 3 + 9 + 8 + 2 + 1 + 10, "a key is missing in deploy/coroner.toml or in this count");
 }
 
 #[test]
@@ -58,6 +58,7 @@ fn errors_name_the_file_the_line_and_what_is_expected() {
     assert!(size.starts_with("coroner.toml:2: ") && size.contains("2GiB"), "{size}");
     assert!(refusal("max_size = -1").contains("expected a size"), "{}", refusal("max_size = -1"));
     assert!(refusal("max_size = 17").contains("at least 8MiB"));
+    assert!(refusal("[report]\nstacks_every = \"48h\"").contains("\"0s\" (never)"));
     assert!(refusal("rate = 100000").contains("at most 999 "));
     assert!(refusal("[incidents]\nquiet = \"25h\"").contains("at most 24h"));
     assert!(refusal("[incidents]\nhook = [\"logger\"]").contains("absolute path"));

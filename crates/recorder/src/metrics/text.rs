@@ -149,6 +149,7 @@ impl Metrics {
                 ("minute", &dropped.minutes),
                 ("diagnosis", &dropped.diagnoses),
                 ("incident", &dropped.incidents),
+                ("stacks", &dropped.stacks),
             ];
             out.counters("report_dropped_rows", help, "kind", kinds.iter().map(|(kind, count)| (kind, *count)))?;
             out.gauge("report_spool_bytes", "Size of what waits for the collector.", report.spool_bytes)?;

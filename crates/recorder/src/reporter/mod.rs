@@ -1,8 +1,10 @@
 //! Reports to a fleet's collector, if `report.to` names one; otherwise none of this runs and nothing is ever sent.
 //!
 //! Other threads hand over rows and never wait. The thread "reporter" seals them into batches in the spool once a minute, at once for
-//! incidents and for new conclusions, and sends the oldest batches until the collector has acknowledged them all.
+//! incidents and for new conclusions, and sends the oldest batches until the collector has acknowledged them all. A thread of its own
+//! sends the recordings of incidents that somebody asked the collector for.
 
+mod files;
 mod sender;
 mod spool;
 
@@ -11,8 +13,9 @@ use super::status::{ReportStatus, Status};
 use crate::warn;
 use anyhow::Context;
 use coroner_evidence::{Node, Wall};
-use coroner_report::{Concluded, Dropped, Incident, Minute, NodeIdentity, ReportRow};
-use sender::{Sender, Sent, chance};
+use coroner_report::{Concluded, Dropped, HeaviestStacks, Incident, Minute, NodeIdentity, ReportRow};
+use files::Files;
+use sender::{Link, Sender, Sent, chance};
 use spool::Spool;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -46,6 +49,13 @@ struct Handle {
 }
 
 impl Reports {
+    /// And what is told by them.
+    #[cfg(test)]
+    pub fn for_test() -> (Reports, Receiver<ReportRow>) {
+        let (rows, told) = sync_channel(MOST_WAITING);
+        (Reports(Some(Handle { rows, lost: Arc::default() })), told)
+    }
+
     pub fn minute(&self, minute: &Minute) {
         let mut minute = minute.clone();
         minute.by_core.retain(|core| core.saturated_s > 0.0);
@@ -59,6 +69,10 @@ impl Reports {
 
     pub fn incident(&self, incident: &Incident) {
         self.tell(ReportRow::Incident(Box::new(incident.clone())));
+    }
+
+    pub fn stacks(&self, stacks: HeaviestStacks) {
+        self.tell(ReportRow::Stacks(stacks));
     }
 
     pub fn node(&self, identity: NodeIdentity) {
@@ -97,15 +111,17 @@ impl ReporterThread {
             );
         };
         let (rows, waiting) = sync_channel(MOST_WAITING);
+        let link = Link::new(config, to, node_key(directory)?)?;
         let lost = Arc::new(Mutex::new(Dropped::default()));
         let mut reporter = Reporter {
-            node: name,
+            node: name.clone(),
             boot_id: node.boot_id.clone().unwrap_or_default(),
             every: config.every,
             cluster: config.cluster.clone(),
             labels: config.labels.clone(),
             spool: Spool::open(&directory.join("spool"), config.max_size)?,
-            sender: Sender::new(config, to, node_key(directory)?)?,
+            files: Files::new(directory, name, config.files, link.clone()),
+            sender: Sender::new(link),
             unsealed: Vec::new(),
             identity: None,
             problems: Vec::new(),
@@ -139,6 +155,7 @@ struct Reporter {
     labels: std::collections::BTreeMap<String, String>,
     spool: Spool,
     sender: Sender,
+    files: Files,
     unsealed: Vec<ReportRow>,
     identity: Option<NodeIdentity>,
     /// Keys of the last diagnosis.
@@ -240,7 +257,8 @@ impl Reporter {
             }
         };
         match self.sender.send(&body) {
-            Sent::Stored => {
+            Sent::Stored(wanted) => {
+                self.files.want(&wanted);
                 self.own.requests += 1;
                 self.own.sent_batches += count as u64;
                 self.own.sent_bytes += body.len() as u64;
@@ -271,7 +289,8 @@ impl Reporter {
     fn send_oldest_alone(&mut self) -> Duration {
         let Ok(Some((body, _))) = self.spool.oldest(0) else { return self.drop_oldest() };
         match self.sender.send(&body) {
-            Sent::Stored => {
+            Sent::Stored(wanted) => {
+                self.files.want(&wanted);
                 self.own.sent_batches += 1;
                 let _ = self.spool.remove(1);
                 BETWEEN

@@ -2,12 +2,14 @@
 
 use crate::config::ReportConfig;
 use anyhow::Context;
+use coroner_report::{Acknowledged, WantedFile};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use ureq::Agent;
 use ureq::http::{Response, StatusCode};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::typestate::WithBody;
+use ureq::{Agent, RequestBuilder};
 
 /// Also bounds how late the recorder stops.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
@@ -20,24 +22,27 @@ const MOST_IN_FILE: usize = 1 << 20;
 /// How a request ended.
 #[derive(Debug, PartialEq)]
 pub enum Sent {
-    Stored,
+    /// With the files that somebody asked for.
+    Stored(Vec<WantedFile>),
     /// The collector will never take these batches.
     Refused(String),
     /// It may take them later; after this pause at the earliest, if it said so.
     Later(String, Option<Duration>),
 }
 
-pub struct Sender {
+/// How the collector is reached.
+#[derive(Clone)]
+pub struct Link {
     agent: Agent,
-    url: String,
+    /// Without a slash at its end.
+    to: String,
     token: Option<PathBuf>,
     key: String,
-    failures: u32,
 }
 
-impl Sender {
+impl Link {
     /// `key`: what this node proves itself with, so that no other one can speak for it.
-    pub fn new(config: &ReportConfig, to: &str, key: String) -> anyhow::Result<Sender> {
+    pub fn new(config: &ReportConfig, to: &str, key: String) -> anyhow::Result<Link> {
         let mut tls = TlsConfig::builder();
         if let Some(file) = &config.ca_file {
             tls = tls.root_certs(authorities(file)?);
@@ -52,32 +57,53 @@ impl Sender {
             .user_agent(concat!("coroner/", env!("CARGO_PKG_VERSION")))
             .build()
             .new_agent();
-        let url = format!("{}/api/v1/report", to.trim_end_matches('/'));
-        Ok(Sender { agent, url, token: config.token_file.clone(), key, failures: 0 })
+        Ok(Link { agent, to: to.trim_end_matches('/').to_owned(), token: config.token_file.clone(), key })
+    }
+
+    /// A piece of the recording of an incident; see docs/fleet.md.
+    pub fn put(&self, path: &str, query: &[(&str, &str)], body: &[u8]) -> anyhow::Result<Response<ureq::Body>> {
+        let mut request = self.agent.put(format!("{}/api/v1/{path}", self.to));
+        for (name, value) in query {
+            request = request.query(name, value);
+        }
+        Ok(self.signed(request)?.send(body)?)
+    }
+
+    fn post(&self, path: &str, body: &[u8]) -> anyhow::Result<Response<ureq::Body>> {
+        let request = self.agent.post(format!("{}/api/v1/{path}", self.to));
+        let request = request.header("Content-Type", "application/x-ndjson").header("Content-Encoding", "zstd");
+        Ok(self.signed(request)?.send(body)?)
+    }
+
+    fn signed(&self, request: RequestBuilder<WithBody>) -> anyhow::Result<RequestBuilder<WithBody>> {
+        let request = request.header("Coroner-Node-Key", &self.key);
+        // Read anew each time: tokens are rotated.
+        let Some(file) = &self.token else { return Ok(request) };
+        let token = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(request.header("Authorization", format!("Bearer {}", token.trim())))
+    }
+}
+
+pub struct Sender {
+    link: Link,
+    failures: u32,
+}
+
+impl Sender {
+    pub fn new(link: Link) -> Sender {
+        Sender { link, failures: 0 }
     }
 
     pub fn send(&mut self, body: &[u8]) -> Sent {
-        let sent = match self.post(body) {
+        let sent = match self.link.post("report", body) {
             Ok(response) => judge(response),
-            Err(error) => Sent::Later(format!("{}: {error:#}", self.url), None),
+            Err(error) => Sent::Later(format!("{}: {error:#}", self.link.to), None),
         };
         match sent {
-            Sent::Stored | Sent::Refused(_) => self.failures = 0,
+            Sent::Stored(_) | Sent::Refused(_) => self.failures = 0,
             Sent::Later(..) => self.failures = self.failures.saturating_add(1),
         }
         sent
-    }
-
-    fn post(&self, body: &[u8]) -> anyhow::Result<Response<ureq::Body>> {
-        let mut request = self.agent.post(&self.url);
-        request = request.header("Content-Type", "application/x-ndjson").header("Content-Encoding", "zstd");
-        request = request.header("Coroner-Node-Key", &self.key);
-        // Read anew each time: tokens are rotated.
-        if let Some(file) = &self.token {
-            let token = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-            request = request.header("Authorization", format!("Bearer {}", token.trim()));
-        }
-        Ok(request.send(body)?)
     }
 
     /// How long to wait after a failure: twice as long each time, at random, so that a thousand nodes do not come back together.
@@ -97,11 +123,12 @@ pub fn chance() -> f64 {
 fn judge(mut response: Response<ureq::Body>) -> Sent {
     let status = response.status();
     if status.is_success() {
-        return Sent::Stored;
+        let said = said(&mut response);
+        // An older collector says less, and nothing that it could say makes the batch less stored.
+        return Sent::Stored(serde_json::from_str(&said).map_or_else(|_| Vec::new(), |told: Acknowledged| told.wanted));
     }
     let later = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
-    let said = response.body_mut().with_config().limit(MOST_ANSWERED).read_to_string().unwrap_or_default();
-    let text = format!("the collector answered {}: {}", status.as_u16(), reason(&said));
+    let text = format!("the collector answered {}: {}", status.as_u16(), reason(&said(&mut response)));
     match status {
         StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
             Sent::Refused(text)
@@ -110,8 +137,13 @@ fn judge(mut response: Response<ureq::Body>) -> Sent {
     }
 }
 
+/// The beginning of an answer.
+pub fn said(response: &mut Response<ureq::Body>) -> String {
+    response.body_mut().with_config().limit(MOST_ANSWERED).read_to_string().unwrap_or_default()
+}
+
 /// The collector's reason, from its JSON or as it is, in one short line.
-fn reason(said: &str) -> String {
+pub fn reason(said: &str) -> String {
     let error =
         serde_json::from_str::<serde_json::Value>(said).ok().and_then(|json| Some(json["error"].as_str()?.to_owned()));
     let text = error.unwrap_or_else(|| said.to_owned());
@@ -156,14 +188,19 @@ mod tests {
     }
 
     fn sent(answer: &'static str) -> (Sender, Sent) {
-        let mut sender = Sender::new(&ReportConfig::default(), &collector(answer), String::new()).unwrap();
+        let mut sender = Sender::new(Link::new(&ReportConfig::default(), &collector(answer), String::new()).unwrap());
         let sent = sender.send(b"x");
         (sender, sent)
     }
 
     #[test]
     fn the_answer_decides_what_becomes_of_a_batch() {
-        assert_eq!(sent("HTTP/1.1 204 No Content\r\n\r\n").1, Sent::Stored);
+        assert_eq!(sent("HTTP/1.1 204 No Content\r\n\r\n").1, Sent::Stored(Vec::new()));
+        let older = "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{\"batches\":1}";
+        assert_eq!(sent(older).1, Sent::Stored(Vec::new()));
+        let newer =
+            "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{\"wanted\":[{\"incident\":7,\"part\":1}],\"mood\":\"good\"}";
+        assert_eq!(sent(newer).1, Sent::Stored(vec![WantedFile { incident: 7 }]));
         let refused =
             sent("HTTP/1.1 400 Bad Request\r\nContent-Length: 28\r\n\r\n{\"error\":\"line 3: \\u001b\\\"x\\\"\"}").1;
         assert!(matches!(&refused, Sent::Refused(why) if why.contains("400")), "{refused:?}");
@@ -179,7 +216,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_and_stay_bounded() {
-        let mut sender = Sender::new(&ReportConfig::default(), "http://127.0.0.1:1", String::new()).unwrap();
+        let mut sender = Sender::new(Link::new(&ReportConfig::default(), "http://127.0.0.1:1", String::new()).unwrap());
         let mut longest = Duration::ZERO;
         for _ in 0..20 {
             assert!(matches!(sender.send(b"x"), Sent::Later(..)));

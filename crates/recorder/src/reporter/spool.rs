@@ -1,7 +1,7 @@
 //! Sealed batches that no collector has acknowledged yet, one file each: `spool/0000000000000042.zst`.
 //!
 //! Each file is a zstd frame of JSON lines, so several in a row are again a valid body. The limit is in bytes: if there are more, minutes
-//! are dropped first and incidents last, the oldest first. Each run of the recorder is a stream of its own, so a sequence is never reused.
+//! and stacks are dropped first and incidents last, the oldest first. Each run of the recorder is a stream of its own, so a sequence is never reused.
 
 use anyhow::{Context, ensure};
 use coroner_evidence::Wall;
@@ -155,7 +155,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Drops minutes, then diagnoses, then all, until there is room.
+    /// Drops minutes and stacks, then diagnoses, then all, until there is room.
     fn keep_limit(&mut self) -> anyhow::Result<()> {
         if self.bytes <= self.max_size {
             return Ok(());
@@ -234,7 +234,7 @@ impl Spool {
 
 fn stays(row: &ReportRow, left: Left) -> bool {
     match row {
-        ReportRow::Minute(_) | ReportRow::Unknown => left == Left::All,
+        ReportRow::Minute(_) | ReportRow::Stacks(_) | ReportRow::Unknown => left == Left::All,
         ReportRow::Diagnosis(_) => left <= Left::DiagnosesAndIncidents,
         ReportRow::Batch(_) | ReportRow::Node(_) | ReportRow::Incident(_) => true,
     }
@@ -246,6 +246,7 @@ pub fn count(dropped: &mut Dropped, row: &ReportRow) {
         ReportRow::Minute(_) => &mut dropped.minutes,
         ReportRow::Diagnosis(_) => &mut dropped.diagnoses,
         ReportRow::Incident(_) => &mut dropped.incidents,
+        ReportRow::Stacks(_) => &mut dropped.stacks,
         ReportRow::Batch(_) | ReportRow::Unknown => return,
     };
     *of_its_kind = of_its_kind.saturating_add(1);

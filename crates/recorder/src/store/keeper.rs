@@ -2,6 +2,7 @@
 
 use super::{COMMIT_EVERY, Message, Records, StoreShared};
 use crate::appender::{Appender, bytes_of};
+use crate::heaviest::Heaviest;
 use crate::segments::Segments;
 use crate::status::Status;
 use crate::{memory, warn};
@@ -43,6 +44,8 @@ pub struct Keeper {
     open: Option<OpenSegment>,
     /// `None` if stacks are not sampled.
     live: Option<Live>,
+    /// `None` if nobody is told.
+    heaviest: Option<Heaviest>,
     host: Option<String>,
     /// As last described.
     node: Option<Node>,
@@ -86,6 +89,7 @@ impl Keeper {
     pub fn new(
         segments: Segments,
         live: Option<Live>,
+        heaviest: Option<Heaviest>,
         host: Option<String>,
         shared: Arc<StoreShared>,
         status: Arc<Mutex<Status>>,
@@ -94,6 +98,7 @@ impl Keeper {
             segments,
             open: None,
             live,
+            heaviest,
             host,
             node: None,
             records: VecDeque::new(),
@@ -146,6 +151,9 @@ impl Keeper {
             }
         }
         self.commit();
+        if let (Some(heaviest), Some(live)) = (&mut self.heaviest, &self.live) {
+            heaviest.tell(live.names());
+        }
         let sealed = match self.open.take() {
             Some(mut open) => {
                 let mut lost = open.samples.held();
@@ -227,6 +235,9 @@ impl Keeper {
                 self.trouble = Some(error.to_string());
             }
         }
+        if let (Some(heaviest), Some(live)) = (&mut self.heaviest, &self.live) {
+            heaviest.tell_if_due(live.names());
+        }
         let needed = self.shared.needed_from.load(Ordering::Relaxed);
         let open = self.open.as_ref().map(|open| open.path.as_path());
         self.segments.make_room(open, Some(needed).filter(|n| *n > 0).map(Wall));
@@ -287,6 +298,9 @@ impl Keeper {
                 let all_until = records.all_until.map(|time| time.0);
                 live.take(&records.bytes, all_until, &mut |names, sample| {
                     self.samples += 1;
+                    if let Some(heaviest) = &mut self.heaviest {
+                        heaviest.take(names, &sample);
+                    }
                     // On failure, the writer keeps what it took for the next try.
                     if let Err(error) = samples.take(writer, names, sample) {
                         stored = Err(error);
@@ -321,6 +335,9 @@ impl Keeper {
             }
         };
         if let Some(live) = &mut self.live {
+            if let Some(heaviest) = &mut self.heaviest {
+                heaviest.begin_anew(live.names());
+            }
             live.begin_anew();
         }
         let origin = Origin { kind: "coroner record".to_owned(), file: None, host: self.host.clone() };

@@ -9,6 +9,7 @@ mod records;
 
 pub use records::Records;
 
+use super::heaviest::Heaviest;
 use super::segments::Segments;
 use super::status::Status;
 use coroner_evidence::recording::{RecordingError, RollupRow};
@@ -125,10 +126,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Takes over a directory that is locked by us. `samples`: the root for looking up names, and the format of records.
+    /// Takes over a directory that is locked by us. `samples`: the root for looking up names, and the format of records. `heaviest`: for
+    /// a fleet, if there is one.
     pub fn start(
         segments: Segments,
         samples: Option<(PathBuf, LiveFormat)>,
+        heaviest: Option<Heaviest>,
         host: Option<String>,
         status: Arc<Mutex<Status>>,
     ) -> anyhow::Result<Store> {
@@ -138,7 +141,7 @@ impl Store {
         // Created on its own thread: its parts are not Send.
         let run = move || {
             let live = samples.map(|(root, format)| Live::new(&root, format));
-            let mut keeper = Keeper::new(segments, live, host, shared, status);
+            let mut keeper = Keeper::new(segments, live, heaviest, host, shared, status);
             keeper.run(&receiver)
         };
         let thread = std::thread::Builder::new().name("store".to_owned()).spawn(run)?;
