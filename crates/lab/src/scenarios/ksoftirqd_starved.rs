@@ -53,7 +53,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
         .verdict(ExpectedVerdict::new("core-monopolised").or("core-saturated").by(&culprit).then("softnet-drop"))
         .forbid(&["nic-reset", "cpu-throttled", "memory-reclaim", "interrupt-storm"]);
     stage.ready(&truth)?;
-    let before = (node::thread_times(ksoftirqd)?, Backlog::of(core)?);
+    let before = (node::thread_times(ksoftirqd)?, Backlog::of(core)?, node::thread_times(sender.pid())?);
     stage.hold(|| running(&mut [&mut spinner, &mut sender, &mut path.receiver]))?;
     let (times, backlog) = (node::thread_times(ksoftirqd)?, Backlog::of(core)?);
     stage.ended(json!({
@@ -61,6 +61,7 @@ fn perform(stage: &mut Stage) -> Result<()> {
         "packets_received": backlog.processed - before.1.processed,
         "ksoftirqd_waited_ms": ms(times.waited_ns - before.0.waited_ns),
         "ksoftirqd_ran_ms": ms(times.ran_ns - before.0.ran_ns),
+        "sender_waited_ms": ms(node::thread_times(sender.pid())?.waited_ns - before.2.waited_ns),
     }))
 }
 

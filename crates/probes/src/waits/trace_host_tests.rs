@@ -51,7 +51,8 @@ impl Drop for Trace {
     }
 }
 
-/// How long a thread ran, and how long it could have, within a window.
+/// How long a thread ran, and how long it could have, within a window. One that the trace does not show at all was ready to run all along: a
+/// light cgroup's turn may come less than once in a window, and none of our threads sleeps that long.
 fn traced(trace: &str, pid: u32, window: Window) -> (f64, f64) {
     #[derive(Clone, Copy, PartialEq)]
     enum Now {
@@ -92,7 +93,7 @@ fn traced(trace: &str, pid: u32, window: Window) -> (f64, f64) {
             to(if is_runnable { Now::Waits } else { Now::Sleeps }, at, Now::Runs);
         }
     }
-    to(Now::Unknown, window.to.0, Now::Unknown);
+    to(Now::Unknown, window.to.0, Now::Waits);
     (ran as f64, waited as f64)
 }
 
