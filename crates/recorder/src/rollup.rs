@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 
 const MINUTE_NS: u64 = 60_000_000_000;
 const STALLS: [&str; 3] = ["cpu", "memory", "io"];
+/// Cgroups with a quota whose last count is remembered. No healthy node has that many.
+const MOST_THROTTLED: usize = 20_000;
 
 #[derive(Default)]
 pub struct Rollup {
@@ -22,6 +24,11 @@ pub struct Rollup {
     /// Core times when the minute began.
     cores: Totals,
     stalls: [Rise; 3],
+    /// By cgroup.
+    throttled: HashMap<String, Rise>,
+    /// By counter: some kernels have one for each zone.
+    direct_reclaim: HashMap<String, Rise>,
+    saw_memory: bool,
     lost: HashMap<String, u64>,
     lost_samples: Option<u64>,
     /// Whether any evidence of units came, and of NICs.
@@ -54,7 +61,8 @@ impl Rollup {
         Rollup::default()
     }
 
-    /// Takes a fragment. When a minute has ended, returns its row; the caller adds the number of samples.
+    /// Takes a fragment. When a minute has ended, returns its row; the caller adds the number of samples and
+    /// the recorder's own CPU time.
     ///
     /// `meter` must not have taken the fragment yet; `cores` may have.
     pub fn note(&mut self, fragment: &Evidence, meter: &Meter, cores: &Timeline, clocks: Clocks) -> Option<RollupRow> {
@@ -73,6 +81,17 @@ impl Rollup {
                 (Source::Pressure, "some_us") => {
                     if let Some(i) = STALLS.iter().position(|what| *what == series.subject) {
                         self.stalls[i].note(points);
+                    }
+                }
+                (Source::CgroupCpu, "throttled_us") => {
+                    if self.throttled.len() < MOST_THROTTLED || self.throttled.contains_key(&series.subject) {
+                        self.throttled.entry(series.subject.clone()).or_default().note(points);
+                    }
+                }
+                (Source::Vmstat, name) => {
+                    self.saw_memory = true;
+                    if name.starts_with("pgsteal_direct") {
+                        self.direct_reclaim.entry(name.to_owned()).or_default().note(points);
                     }
                 }
                 (Source::Sampler, "lost") => {
@@ -118,9 +137,18 @@ impl Rollup {
             io_stall_us,
             samples: None,
             lost_samples: self.lost_samples.as_mut().map(std::mem::take),
+            starved_queues: now.starved_queues,
+            throttled_us: rises(&mut self.throttled),
+            direct_reclaim_pages: self.saw_memory.then(|| rises(&mut self.direct_reclaim).unwrap_or(0)),
+            own_cpu_us: None,
             by_core,
         }
     }
+}
+
+/// Of all of them; `None` if there is none.
+fn rises(of: &mut HashMap<String, Rise>) -> Option<u64> {
+    (!of.is_empty()).then(|| of.values_mut().filter_map(Rise::take).sum())
 }
 
 fn by_core(shares: Vec<(u32, Shares)>, before: &NodeStatus, now: &NodeStatus) -> Vec<CoreMinute> {
@@ -160,6 +188,10 @@ mod tests {
             seen.counters.push(Source::Softnet, "cpu1", "dropped", at, 100 + i / 10);
             seen.counters.push(Source::Pressure, "cpu", "some_us", at, i * 7);
             seen.counters.push(Source::Sampler, "cpu0", "lost", at, i / 100);
+            seen.counters.push(Source::CgroupCpu, "/job", "throttled_us", at, 500 + i);
+            seen.counters.push(Source::CgroupCpu, "/other", "throttled_us", at, i * 2);
+            seen.counters.push(Source::Vmstat, "", "pgsteal_direct_normal", at, i * 3);
+            seen.counters.push(Source::Vmstat, "", "pgsteal_kswapd", at, i * 100);
             let restarts = Some((i / 100) as u32);
             seen.units.push(Unit { at, name: "ecs.service".into(), restarts, ..Unit::default() });
         }
@@ -192,7 +224,9 @@ mod tests {
         assert_eq!((third.busy_max, third.busy_mean), (Some(1.0), Some(0.5)));
         assert_eq!((third.softnet_drops, third.unit_restarts, third.lost_samples), (Some(60), Some(6), Some(6)));
         assert_eq!((third.cpu_stall_us, third.io_stall_us), (Some(4200), None));
+        assert_eq!((third.throttled_us, third.direct_reclaim_pages), (Some(1800), Some(1800)));
         // What was not seen is not zero.
         assert_eq!((third.zombies_dead, third.oom_kills, third.nic_resets, third.samples), (None, None, None, None));
+        assert_eq!((third.starved_queues, third.own_cpu_us), (None, None));
     }
 }

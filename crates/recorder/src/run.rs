@@ -98,6 +98,7 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
     let mut cores = Timeline::keeping(CORES_KEPT);
     let mut meter = Meter::new();
     let mut rollup = Rollup::new();
+    let mut cpu_before = own_cpu(&lock(&status));
     let mut watchdog = notify::Watchdog::new();
     notify::ready();
     announce(&own, config, rate_hz, metrics.as_ref());
@@ -125,7 +126,10 @@ pub fn run(config: &Config, node: &LiveNode, duration: Option<Duration>, stop: &
         if let Some(rings) = &mut rings {
             rings.escalate(about_incidents.escalation);
         }
-        if let Some(minute) = rollup.note(&fragment, &meter, &cores, clocks) {
+        if let Some(mut minute) = rollup.note(&fragment, &meter, &cores, clocks) {
+            let cpu = own_cpu(&lock(&status));
+            minute.own_cpu_us = Some(cpu.saturating_sub(cpu_before).as_micros() as u64);
+            cpu_before = cpu;
             reports.minute(&minute);
             to_store.rollup(minute);
         }
@@ -208,6 +212,12 @@ fn announce(own: &OwnDirectory, config: &Config, rate_hz: Option<u32>, metrics: 
     if let Some(server) = metrics {
         text.push_str(&format!(", metrics at http://{}/metrics", server.address));
     }
+    if let Some(to) = &config.report.to {
+        text.push_str(&format!(", reporting to {to}"));
+        if config.report.token_file.is_none() {
+            text.push_str(" without a token (report.token_file, --report-token-file)");
+        }
+    }
     warn(&text);
     notify::status(&text);
 }
@@ -234,6 +244,12 @@ fn tell_status(status: &Mutex<Status>, meter: &Meter, incidents: &Overview) {
 fn lock(status: &Mutex<Status>) -> std::sync::MutexGuard<'_, Status> {
     // Plain numbers, valid even if a holder of the lock panicked.
     status.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// With the diagnoses, which are processes of their own.
+fn own_cpu(status: &Status) -> Duration {
+    let diagnoses = status.diagnoses.as_ref().map_or(0.0, |diagnoses| diagnoses.cpu_seconds);
+    coroner_probes::root::own_cpu() + Duration::from_secs_f64(diagnoses)
 }
 
 fn own_rss() -> u64 {

@@ -33,6 +33,14 @@ pub struct Minute {
     pub io_stall_us: Option<u64>,
     pub samples: Option<u64>,
     pub lost_samples: Option<u64>,
+    /// NIC queues whose core was full.
+    pub starved_queues: Option<u64>,
+    /// µs for which a CPU quota stopped cgroups, summed over them.
+    pub throttled_us: Option<u64>,
+    /// Pages that processes had to reclaim themselves because the node was short of memory (pgsteal_direct).
+    pub direct_reclaim_pages: Option<u64>,
+    /// CPU time of the recorder itself, with its diagnoses.
+    pub own_cpu_us: Option<u64>,
 }
 
 /// One core over a minute.

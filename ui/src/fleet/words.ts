@@ -21,6 +21,10 @@ export const NUMBERS: Record<string, NumberKind> = { __proto__: null as never,
   memory_stall_ms: { title: "waiting for memory", kind: "ms" },
   io_stall_ms: { title: "waiting for disks", kind: "ms" },
   lost_samples: { title: "lost samples", kind: "count" },
+  starved_queues: { title: "NIC queues on full cores", kind: "count" },
+  throttled_ms: { title: "stopped by CPU quotas", kind: "ms" },
+  direct_reclaim_pages: { title: "pages reclaimed by processes", kind: "count" },
+  own_cpu_ms: { title: "CPU time of the recorder", kind: "ms" },
 };
 
 export const titleOf = (colour: string): string => colour === "problem" ? "worst problem" : colour === "up" ? "uptime" : NUMBERS[colour]?.title ?? colour;
@@ -38,7 +42,7 @@ export function told(name: string, value: number | null | undefined, short = fal
 }
 
 // What the value of an hour is, of its minutes' values.
-export const ofAnHour = (name: string): string => name === "busy" ? "mean of each hour" : NUMBERS[name]?.kind === "share" || /^(zombies|memcgs)/.test(name) ? "highest of each hour" : "sum of each hour";
+export const ofAnHour = (name: string): string => name === "busy" ? "mean of each hour" : NUMBERS[name]?.kind === "share" || /^(zombies|memcgs|starved_queues)/.test(name) ? "highest of each hour" : "sum of each hour";
 
 // A length of time in its one or two largest units.
 export function ago(seconds: number): string {

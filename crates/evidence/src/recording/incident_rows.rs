@@ -100,7 +100,7 @@ row!(RollupRow in "rollups" {
     unit_restarts: "unit_restarts", nic_resets: "nic_resets", softnet_drops: "softnet_drops", oom_kills: "oom_kills",
     cpu_stall_us: "cpu_stall_us", memory_stall_us: "memory_stall_us", io_stall_us: "io_stall_us", samples: "samples",
     lost_samples: "lost_samples"
-});
+} without starved_queues, throttled_us, direct_reclaim_pages, own_cpu_us);
 
 impl Writer {
     /// Sets the incident that this file is; replaces an earlier one.

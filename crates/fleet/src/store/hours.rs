@@ -27,7 +27,7 @@ pub fn roll(db: &Connection, node_id: i64, minutes: &[Minute], now: i64) -> rusq
             "INSERT OR REPLACE INTO hours SELECT node_id, ?2, count(*), CAST(round(avg(busy_mean)) AS INTEGER), max(busy_max),
                max(worst_core_system), sum(saturated_ms), max(zombies_tracked), max(zombies_live), max(zombies_dead),
                sum(unit_restarts), sum(nic_resets), sum(softnet_drops), sum(oom_kills), sum(cpu_stall_ms), sum(memory_stall_ms),
-               sum(io_stall_ms), sum(lost_samples)
+               sum(io_stall_ms), sum(lost_samples), max(starved_queues), sum(throttled_ms), sum(direct_reclaim_pages), sum(own_cpu_ms)
              FROM minutes WHERE node_id = ?1 AND minute >= ?2 AND minute < ?2 + 3600 GROUP BY node_id",
         )?
         .execute(params![node_id, hour])?;

@@ -16,7 +16,7 @@ pub const MOST_HISTORY: i64 = 500;
 
 const EPISODE: &str = "key, code, subject, severity, certainty, title, began, seen_until, ended";
 /// The last minute's numbers, their names in expressions, and what one unit is.
-pub const NUMBERS: [(&str, &str, f64); 15] = [
+pub const NUMBERS: [(&str, &str, f64); 19] = [
     ("busy", "busy_mean", 0.001),
     ("busy_max", "busy_max", 0.001),
     ("worst_core_system", "worst_core_system", 0.001),
@@ -32,6 +32,10 @@ pub const NUMBERS: [(&str, &str, f64); 15] = [
     ("memory_stall_ms", "memory_stall_ms", 1.0),
     ("io_stall_ms", "io_stall_ms", 1.0),
     ("lost_samples", "lost_samples", 1.0),
+    ("starved_queues", "starved_queues", 1.0),
+    ("throttled_ms", "throttled_ms", 1.0),
+    ("direct_reclaim_pages", "direct_reclaim_pages", 1.0),
+    ("own_cpu_ms", "own_cpu_ms", 1.0),
 ];
 
 pub fn number_names() -> impl Iterator<Item = &'static str> {

@@ -61,16 +61,22 @@ CREATE TABLE stack_texts_all (texts INTEGER NOT NULL);
 INSERT INTO stack_texts_all VALUES (0);
 ";
 
-/// Minutes rolled up, kept for longer (hours.rs): counts are sums, zombies and the worst core maxima.
+/// Minutes rolled up, kept for longer (hours.rs): counts are sums; zombies, starved queues and the worst core maxima.
 const HOURS: &str = "
+ALTER TABLE minutes ADD COLUMN starved_queues INTEGER;
+ALTER TABLE minutes ADD COLUMN throttled_ms INTEGER;
+ALTER TABLE minutes ADD COLUMN direct_reclaim_pages INTEGER;
+ALTER TABLE minutes ADD COLUMN own_cpu_ms INTEGER;
 CREATE TABLE hours (
   node_id INTEGER NOT NULL, hour INTEGER NOT NULL, minutes INTEGER NOT NULL, busy_mean INTEGER, busy_max INTEGER,
   worst_core_system INTEGER, saturated_ms INTEGER, zombies_tracked INTEGER, zombies_live INTEGER, zombies_dead INTEGER,
   unit_restarts INTEGER, nic_resets INTEGER, softnet_drops INTEGER, oom_kills INTEGER, cpu_stall_ms INTEGER,
-  memory_stall_ms INTEGER, io_stall_ms INTEGER, lost_samples INTEGER, PRIMARY KEY (node_id, hour)) WITHOUT ROWID;
+  memory_stall_ms INTEGER, io_stall_ms INTEGER, lost_samples INTEGER, starved_queues INTEGER, throttled_ms INTEGER,
+  direct_reclaim_pages INTEGER, own_cpu_ms INTEGER, PRIMARY KEY (node_id, hour)) WITHOUT ROWID;
 INSERT INTO hours SELECT node_id, minute / 3600 * 3600, count(*), CAST(round(avg(busy_mean)) AS INTEGER), max(busy_max),
   max(worst_core_system), sum(saturated_ms), max(zombies_tracked), max(zombies_live), max(zombies_dead), sum(unit_restarts),
-  sum(nic_resets), sum(softnet_drops), sum(oom_kills), sum(cpu_stall_ms), sum(memory_stall_ms), sum(io_stall_ms), sum(lost_samples)
+  sum(nic_resets), sum(softnet_drops), sum(oom_kills), sum(cpu_stall_ms), sum(memory_stall_ms), sum(io_stall_ms), sum(lost_samples),
+  NULL, NULL, NULL, NULL
 FROM minutes GROUP BY 1, 2;
 ";
 

@@ -199,10 +199,11 @@ pub fn saturated_ms(m: &Minute) -> Option<i64> {
 }
 
 fn add_minute(db: &Connection, node_id: i64, m: &Minute) -> rusqlite::Result<()> {
-    let stall = |us: Option<u64>| number(us.map(|us| us / 1000));
+    let ms = |us: Option<u64>| number(us.map(|us| us / 1000));
     // A recorder that was restarted within a minute tells of both parts; the later one is the longer-lasting truth.
     db.prepare_cached(
-        "INSERT OR REPLACE INTO minutes VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
+        "INSERT OR REPLACE INTO minutes VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
+           ?19, ?20, ?21, ?22)",
     )?
     .execute(params![
         node_id,
@@ -220,10 +221,14 @@ fn add_minute(db: &Connection, node_id: i64, m: &Minute) -> rusqlite::Result<()>
         number(m.nic_resets),
         number(m.softnet_drops),
         number(m.oom_kills),
-        stall(m.cpu_stall_us),
-        stall(m.memory_stall_us),
-        stall(m.io_stall_us),
+        ms(m.cpu_stall_us),
+        ms(m.memory_stall_us),
+        ms(m.io_stall_us),
         number(m.lost_samples),
+        number(m.starved_queues),
+        ms(m.throttled_us),
+        number(m.direct_reclaim_pages),
+        ms(m.own_cpu_us),
     ])?;
     Ok(())
 }

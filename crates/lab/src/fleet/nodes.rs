@@ -263,7 +263,8 @@ impl SimulatedNode {
             "zombies_live": live, "zombies_dead": dead, "unit_restarts": self.draw.number(0, 1), "nic_resets": 0,
             "softnet_drops": self.draw.number(0, 3), "oom_kills": 0, "cpu_stall_us": self.draw.number(1000, 900_000),
             "memory_stall_us": self.draw.number(0, 9000), "io_stall_us": self.draw.number(0, 90_000), "samples": 2940 * cores,
-            "lost_samples": 0})
+            "lost_samples": 0, "starved_queues": u64::from(is_sick), "throttled_us": self.draw.number(0, 400_000),
+            "direct_reclaim_pages": 0, "own_cpu_us": self.draw.number(200_000, 400_000)})
     }
 
     /// The ten minutes before `at`.

@@ -273,6 +273,7 @@ impl Load {
             io_stall_us: Some(70_000),
             samples: Some(RATE * 60 * u64::from(CORES)),
             lost_samples: Some(0),
+            ..RollupRow::default()
         }
     }
 }

@@ -61,6 +61,10 @@ pub struct MinuteRow {
     memory_stall_ms: Option<u32>,
     io_stall_ms: Option<u32>,
     lost_samples: Option<u32>,
+    starved_queues: Option<u32>,
+    throttled_ms: Option<u32>,
+    direct_reclaim_pages: Option<u32>,
+    own_cpu_ms: Option<u32>,
 }
 
 #[derive(Row, Serialize, Debug, Clone)]
@@ -222,7 +226,7 @@ impl Rows {
 
     fn add_minutes(&mut self, batch: &Batch, oldest: u32) {
         let sealed = at(batch.head.sealed);
-        let stall = |us: Option<u64>| small(us.map(|us| us / 1000));
+        let ms = |us: Option<u64>| small(us.map(|us| us / 1000));
         // A recorder that was restarted within a minute tells of both parts; the later one counts.
         let mut last: HashMap<u32, usize> = HashMap::new();
         for m in &batch.minutes {
@@ -246,10 +250,14 @@ impl Rows {
                 nic_resets: small(m.nic_resets),
                 softnet_drops: small(m.softnet_drops),
                 oom_kills: small(m.oom_kills),
-                cpu_stall_ms: stall(m.cpu_stall_us),
-                memory_stall_ms: stall(m.memory_stall_us),
-                io_stall_ms: stall(m.io_stall_us),
+                cpu_stall_ms: ms(m.cpu_stall_us),
+                memory_stall_ms: ms(m.memory_stall_us),
+                io_stall_ms: ms(m.io_stall_us),
                 lost_samples: small(m.lost_samples),
+                starved_queues: small(m.starved_queues),
+                throttled_ms: ms(m.throttled_us),
+                direct_reclaim_pages: small(m.direct_reclaim_pages),
+                own_cpu_ms: ms(m.own_cpu_us),
             };
             match last.get(&minute).and_then(|&at| self.minutes.get_mut(at)) {
                 Some(earlier) => *earlier = row,

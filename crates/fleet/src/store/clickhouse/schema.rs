@@ -57,7 +57,9 @@ macro_rules! numbers {
          unit_restarts Nullable(UInt32) CODEC(T64, ZSTD(1)), nic_resets Nullable(UInt32) CODEC(T64, ZSTD(1)),
          softnet_drops Nullable(UInt32) CODEC(T64, ZSTD(1)), oom_kills Nullable(UInt32) CODEC(T64, ZSTD(1)),
          cpu_stall_ms Nullable(UInt32) CODEC(T64, ZSTD(1)), memory_stall_ms Nullable(UInt32) CODEC(T64, ZSTD(1)),
-         io_stall_ms Nullable(UInt32) CODEC(T64, ZSTD(1)), lost_samples Nullable(UInt32) CODEC(T64, ZSTD(1))"
+         io_stall_ms Nullable(UInt32) CODEC(T64, ZSTD(1)), lost_samples Nullable(UInt32) CODEC(T64, ZSTD(1)),
+         starved_queues Nullable(UInt32) CODEC(T64, ZSTD(1)), throttled_ms Nullable(UInt32) CODEC(T64, ZSTD(1)),
+         direct_reclaim_pages Nullable(UInt32) CODEC(T64, ZSTD(1)), own_cpu_ms Nullable(UInt32) CODEC(T64, ZSTD(1))"
     };
 }
 
