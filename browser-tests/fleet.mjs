@@ -1,5 +1,6 @@
 // The real collector with nodes that the test invents, and its page.
 import { spawn } from "node:child_process";
+import { createHash } from "node:crypto";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -55,6 +56,18 @@ export async function report(collector, node, rows) {
   const answer = await fetch(`${collector.url}api/v1/report`, { method: "POST", body: packed(rows),
     headers: { authorization: `Bearer ${collector.agents}`, "coroner-node-key": `key of ${node}` } });
   if (!answer.ok) throw new Error(`${node}: ${answer.status} ${await answer.text()}`);
+  return answer.json();
+}
+
+// Sends a file as a node does that was told it is wanted.
+export async function send(collector, node, incident, file) {
+  const bytes = readFileSync(file), sha256 = createHash("sha256").update(bytes).digest("hex"), most = 256 * 1024;
+  for (let offset = 0; offset < bytes.length; offset += most) {
+    const asked = new URLSearchParams({ node, size: bytes.length, offset, sha256 });
+    const answer = await fetch(`${collector.url}api/v1/incidents/${incident}/file?${asked}`, { method: "PUT", body: bytes.subarray(offset, offset + most),
+      headers: { authorization: `Bearer ${collector.agents}`, "coroner-node-key": `key of ${node}` } });
+    if (!answer.ok) throw new Error(`${node}: ${answer.status} ${await answer.text()}`);
+  }
 }
 
 export const ns = seconds => Math.round(seconds) * 1e9;

@@ -1,8 +1,9 @@
 // The fleet's page with the real collector, nodes that the test invents, and a real browser.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { launch } from "./browser.mjs";
-import { collect, ns, report } from "./fleet.mjs";
+import { join } from "node:path";
+import { launch, repository } from "./browser.mjs";
+import { collect, ns, report, send } from "./fleet.mjs";
 import { ask, look, settled, until } from "./view.mjs";
 
 const ZONES = ["zone-a", "zone-b", "zone-c"], IMAGES = ["ami-good", "ami-bad", "ami-old"];
@@ -244,6 +245,25 @@ test("incidents of all nodes lead to their node", () => visit(fleet, "#v=inciden
   await settled(page);
   assert.match(await drawer(page).locator("h2").textContent(), /^node-4$/);
   assert.match(await drawer(page).textContent(), /nic-reset.*complete · 2 repeats/);
+}));
+
+test("an incident opens in the node's own page, brought from its node", () => visit(fleet, "#node=node-4", async page => {
+  const head = { kind: "batch", schema: "coroner.report/1", node: "id-4", stream: "later", boot_id: "boot-4", sealed: ns(now), version: "test" };
+  assert.deepEqual((await report(fleet, "id-4", [{ ...head, sequence: 1 }])).wanted ?? [], []);
+  await drawer(page).getByRole("button", { name: "open its recording" }).click();
+  await drawer(page).getByText("waiting for the node's next report").waitFor();
+  assert.deepEqual((await report(fleet, "id-4", [{ ...head, sequence: 2 }])).wanted, [{ incident: 1 }]);
+  await send(fleet, "id-4", 1, join(repository, "golden", "cgroup-dir-leak.coroner"));
+  await page.getByText("4,654 empty cgroups that nobody removed").first().waitFor();
+  assert.equal(new URL(page.url()).pathname, "/incidents/id-4/1/");
+  // Every view has its data from there.
+  await page.keyboard.press("2");
+  await settled(page);
+  assert.equal(await page.getByText(/not found|token is required|does not respond/).count(), 0);
+  await page.goBack();
+  for (const path of ["/incidents/id-4/1/api/v1/source", "/incidents/id-4/1/api/v1/diagnosis"]) assert.equal((await ask(fleet.port, path)).status, 401, path);
+  const headers = { authorization: `Bearer ${fleet.token}` };
+  for (const path of ["/incidents/id-4/1/..%2f..%2fapi", "/incidents/id-4/1/a%3fb", "/incidents/id-5/1/", "/incidents/nobody/1/"]) assert.equal((await ask(fleet.port, path, headers)).status, 404, path);
 }));
 
 test("names of hostile nodes are text", () => visit(hostile, "#by=zone", async page => {

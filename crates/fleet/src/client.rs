@@ -100,8 +100,7 @@ fn with<B>(
 
 /// The answer, or why there is none.
 fn sent(at: &AtArgs, answer: Result<Response<Body>, ureq::Error>) -> anyhow::Result<Response<Body>> {
-    let response =
-        answer.with_context(|| format!("no answer from {}; is `coroner fleet serve` running there?", at.at))?;
+    let response = answer.with_context(|| no_answer(&at.at))?;
     let status = response.status();
     if status.is_success() {
         return Ok(response);
@@ -111,6 +110,18 @@ fn sent(at: &AtArgs, answer: Result<Response<Body>, ureq::Error>) -> anyhow::Res
     match (json["error"].as_str(), json["what_to_do"].as_str()) {
         (Some(error), Some(what_to_do)) => bail!("{}: {what_to_do}", safe(error)),
         _ => bail!("{} answered {status}; is it a collector of coroner?", at.at),
+    }
+}
+
+fn no_answer(at: &str) -> String {
+    match at.split_once("://") {
+        Some(("https", _)) => format!(
+            "no answer from {at}; does `coroner fleet serve` run there with --tls-cert? Without it the URL begins with http://"
+        ),
+        Some(("http", _)) => format!(
+            "no answer from {at}; does `coroner fleet serve` run there? With --tls-cert the URL begins with https://"
+        ),
+        _ => format!("--at {at}: expected the collector's URL: https://HOST[:PORT] or http://HOST[:PORT]"),
     }
 }
 

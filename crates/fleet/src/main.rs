@@ -16,6 +16,7 @@ mod server;
 mod stacks;
 mod store;
 mod tokens;
+mod viewers;
 mod why;
 
 use clap::Parser;

@@ -4,7 +4,8 @@
 
 use crate::answers::NodeSummary;
 use crate::store::read::{NUMBERS, number_names};
-use std::collections::BTreeSet;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
 
 const MOST_TOKENS: usize = 200;
@@ -228,34 +229,47 @@ fn number(field: &str, text: &str) -> Option<f64> {
 
 impl Expr {
     pub fn fields(&self) -> Vec<&str> {
+        self.comparisons().into_iter().map(|(field, _)| field).collect()
+    }
+
+    fn comparisons(&self) -> Vec<(&str, Compare)> {
         match self {
-            Expr::And(a, b) | Expr::Or(a, b) => [a.fields(), b.fields()].concat(),
-            Expr::Not(inner) => inner.fields(),
-            Expr::Is(field, ..) => vec![field],
+            Expr::And(a, b) | Expr::Or(a, b) => [a.comparisons(), b.comparisons()].concat(),
+            Expr::Not(inner) => inner.comparisons(),
+            Expr::Is(field, compare, _) => vec![(field, *compare)],
             Expr::Silent => Vec::new(),
         }
     }
 
-    /// An error if no node has a field: nobody would match, which reads as if all were well.
+    /// An error if no node has a field, or none has one with more and less: nobody would match, which reads as if all were well.
     pub fn check<'a>(&self, nodes: impl Iterator<Item = &'a NodeSummary>) -> Result<(), BadExpr> {
-        let mut names: BTreeSet<String> = BTreeSet::new();
-        for name in nodes.flat_map(|node| node.attributes.keys()) {
-            if !names.contains(name) {
-                names.insert(name.clone());
+        // And whether a value has an order.
+        let mut names: BTreeMap<String, bool> = BTreeMap::new();
+        for (name, value) in nodes.flat_map(|node| &node.attributes) {
+            match names.get_mut(name) {
+                Some(has) => *has |= has_order(value),
+                None => drop(names.insert(name.clone(), has_order(value))),
             }
         }
         if names.is_empty() {
             return Ok(());
         }
-        names.extend(["node", "host", "problem", "up"].map(str::to_owned));
-        names.extend(number_names().map(str::to_owned));
-        let is_known = |field: &&str| names.contains(*field) || names.contains(&format!("label:{field}"));
-        let Some(unknown) = self.fields().into_iter().find(|field| !is_known(field)) else { return Ok(()) };
-        let start: String = unknown.chars().take(3).collect();
-        let near = names.iter().filter(|name| name.trim_start_matches("label:").starts_with(&start));
-        let near: Vec<&str> = near.map(String::as_str).take(5).collect();
-        let near = if near.is_empty() { String::new() } else { format!("; there is {}", near.join(", ")) };
-        Err(BadExpr(crate::ingest::printable(&format!("no node has a field '{unknown}'{near}"))))
+        names.extend(["node", "host", "problem"].map(|name| (name.to_owned(), false)));
+        names.extend(number_names().chain(["up"]).map(|name| (name.to_owned(), true)));
+        for (field, compare) in self.comparisons() {
+            let Some(has_order) = names.get(field).or_else(|| names.get(&format!("label:{field}"))) else {
+                let start: String = field.chars().take(3).collect();
+                let near = names.keys().filter(|name| name.trim_start_matches("label:").starts_with(&start));
+                let near: Vec<&str> = near.map(String::as_str).take(5).collect();
+                let near = if near.is_empty() { String::new() } else { format!("; there is {}", near.join(", ")) };
+                return Err(BadExpr(crate::ingest::printable(&format!("no node has a field '{field}'{near}"))));
+            };
+            if !has_order && !matches!(compare, Compare::Equal | Compare::NotEqual) {
+                let why = format!("'{field}' is text, which is neither more nor less: write {field}=… or {field}!=…");
+                return Err(BadExpr(crate::ingest::printable(&why)));
+            }
+        }
+        Ok(())
     }
 
     /// `None`: unknown.
@@ -294,15 +308,44 @@ fn is(node: &NodeSummary, field: &str, compare: Compare, value: &str, now_s: i64
         "host" => node.host.as_deref(),
         _ => node.attributes.get(field).or_else(|| node.attributes.get(&format!("label:{field}"))).map(String::as_str),
     }?;
-    // Versions and counts compare as numbers if both are.
-    let order = match (text.parse::<f64>(), value.parse::<f64>()) {
-        (Ok(a), Ok(b)) => a.partial_cmp(&b)?,
-        _ => text.cmp(value),
-    };
-    Some(compared(order, compare))
+    match compare {
+        Compare::Equal => Some(text == value),
+        Compare::NotEqual => Some(text != value),
+        // `none` is neither more nor less than 5.
+        _ if !has_order(text) => None,
+        _ => Some(compared(in_parts(text, value), compare)),
+    }
 }
 
-fn compared(order: std::cmp::Ordering, compare: Compare) -> bool {
+/// Whether it is more or less than another: a count, a version.
+fn has_order(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// As versions are ordered: digits by their value, so that 6.18 comes after 6.8.
+fn in_parts(a: &str, b: &str) -> Ordering {
+    let parts = |text: &str| -> Vec<(bool, String)> {
+        let mut parts: Vec<(bool, String)> = Vec::new();
+        for c in text.chars() {
+            match parts.last_mut().filter(|(is_number, _)| *is_number == c.is_ascii_digit()) {
+                Some((_, part)) => part.push(c),
+                None => parts.push((c.is_ascii_digit(), c.to_string())),
+            }
+        }
+        parts
+    };
+    let (a, b) = (parts(a), parts(b));
+    let order = a.iter().zip(&b).map(|((a_is_number, a), (b_is_number, b))| match (a_is_number, b_is_number) {
+        (true, true) => {
+            let (a, b) = (a.trim_start_matches('0'), b.trim_start_matches('0'));
+            a.len().cmp(&b.len()).then_with(|| a.cmp(b))
+        }
+        _ => a.cmp(b),
+    });
+    order.fold(Ordering::Equal, Ordering::then).then(a.len().cmp(&b.len()))
+}
+
+fn compared(order: Ordering, compare: Compare) -> bool {
     match compare {
         Compare::Equal => order.is_eq(),
         Compare::NotEqual => order.is_ne(),
@@ -348,6 +391,8 @@ mod tests {
         assert_eq!(check("zone=b and up>5d and busy>50% and problem=nope"), Ok(()));
         assert!(check("zombie>1 or zone=a").unwrap_err().ends_with("'zombie'; there is zombies"));
         assert!(check("nosuch=1").unwrap_err().ends_with("'nosuch'"));
+        assert!(check("zone>5").unwrap_err().contains("zone=…") && check("problem<x").is_err());
+        assert_eq!(check("cores>8 and pool!=x"), Ok(()));
         assert!(check("busy>50").unwrap_err().contains("50%"));
         assert!(check("up>5").unwrap_err().contains("a time"));
         assert!(parse("x=1").unwrap().check(std::iter::empty()).is_ok(), "without nodes nothing is known");
@@ -381,6 +426,25 @@ mod tests {
         for unknown in ["image_id=x", "image_id!=x", "drops>0", "not image_id=x", "image_id=x and zone=a"] {
             assert_eq!(says(unknown), None, "{unknown}");
         }
+    }
+
+    #[test]
+    fn versions_are_ordered_by_their_parts() {
+        for (less, more) in [
+            ("6.8", "6.18.44-fc"),
+            ("5.9", "5.10"),
+            ("5.10", "5.10.1"),
+            ("007", "8"),
+            ("96", "192"),
+            ("1.2-a", "1.2-b"),
+        ] {
+            assert_eq!(
+                (in_parts(less, more), in_parts(more, less)),
+                (Ordering::Less, Ordering::Greater),
+                "{less} {more}"
+            );
+        }
+        assert_eq!(in_parts("6.08", "6.8"), Ordering::Equal);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod export;
 mod files;
 mod next;
 mod stacks;
+mod view;
 
 use crate::files::{Files, Limits, Place};
 use crate::ingest::{self, MOST_BYTES};
@@ -17,6 +18,7 @@ use crate::store::read::{self, wall};
 use crate::store::write::{Retention, Stored};
 use crate::store::{NotStored, Reader, SqliteStore, Store, unix_now};
 use crate::tokens::Token;
+use crate::viewers::Viewers;
 use crate::why;
 use anyhow::Context;
 use axum::Router;
@@ -74,6 +76,7 @@ pub struct ServeOptions {
 pub struct Collector {
     pub store: Store,
     files: Files,
+    viewers: Viewers,
     agents: Token,
     pub people: Token,
     pub retention: Retention,
@@ -125,6 +128,7 @@ pub async fn serve(options: ServeOptions) -> anyhow::Result<()> {
     let place = Place::parse(&files.unwrap_or_else(|| own.join("files").display().to_string()))?;
     let collector = Arc::new(Collector {
         files: Files::open(place, &own, limits)?,
+        viewers: Viewers::open(&own)?,
         store,
         agents,
         people,
@@ -151,6 +155,9 @@ pub async fn serve(options: ServeOptions) -> anyhow::Result<()> {
         .route("/api/v1/nodes/{node}/incidents/{number}/fetch", get(files::progress).post(files::fetch))
         .route("/api/v1/nodes/{node}/incidents/{number}/file", get(files::file))
         .route("/api/v1/incidents/{number}/file", put(files::receive))
+        .route("/incidents/{node}/{number}", get(view::without_slash))
+        .route("/incidents/{node}/{number}/", get(view::index))
+        .route("/incidents/{node}/{number}/{*path}", get(view::below))
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
@@ -188,6 +195,7 @@ pub async fn serve(options: ServeOptions) -> anyhow::Result<()> {
     let handle = axum_server::Handle::new();
     tokio::spawn(stop_on_signals(handle.clone(), Arc::clone(&collector)));
     tokio::spawn(files::tidy(Arc::clone(&collector)));
+    tokio::spawn(view::tidy(Arc::clone(&collector)));
     let service = app.into_make_service();
     match tls {
         Some((certificate, key)) => {

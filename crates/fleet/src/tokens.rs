@@ -28,6 +28,10 @@ impl Token {
 
     /// Reads it, or makes one at random.
     pub fn read_or_make(file: &Path) -> anyhow::Result<Token> {
+        // The disk was full when it was made.
+        if std::fs::metadata(file).is_ok_and(|about| about.is_file() && about.len() == 0) {
+            std::fs::remove_file(file).with_context(|| format!("cannot remove the empty {}", file.display()))?;
+        }
         let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
         match made {
             Ok(mut new) => {

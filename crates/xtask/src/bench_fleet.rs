@@ -172,7 +172,7 @@ impl Collector {
     fn stored(&self) -> anyhow::Result<()> {
         // Of a table: what stands in its own pages and in those of its indexes.
         let sql = "SELECT s.tbl_name, sum(d.pgsize) FROM dbstat d JOIN sqlite_schema s ON s.name = d.name GROUP BY 1 ORDER BY 2 DESC;
-            SELECT 'minutes in all', count(*) FROM minutes;";
+            SELECT 'minutes in all', count(*) FROM minutes; SELECT 'stacks in all', count(*) FROM stack_samples;";
         let output = Command::new("sqlite3").arg(self.dir.path().join("fleet.db")).arg(sql).output();
         let text = succeeded(output.context("sqlite3 (Debian: sqlite3)")?, "sqlite3")?;
         let rows: Vec<(&str, f64)> = text
@@ -180,12 +180,15 @@ impl Collector {
             .filter_map(|line| line.split_once('|'))
             .filter_map(|(t, n)| Some((t, n.parse().ok()?)))
             .collect();
-        let minutes = rows.iter().find(|(table, _)| *table == "minutes in all").context("no minutes")?.1;
+        let in_all =
+            |name: &str| rows.iter().find(|(table, _)| *table == name).map(|(_, rows)| *rows).context("no rows");
+        let (minutes, stacks) = (in_all("minutes in all")?, in_all("stacks in all")?);
         let mut all = 0.0;
-        for (table, bytes) in rows.iter().filter(|(table, _)| *table != "minutes in all") {
-            // History has a 60th of the minutes.
+        for (table, bytes) in rows.iter().filter(|(table, _)| !table.ends_with(" in all")) {
+            // History has a 60th of the minutes, and stacks for its last hour only.
             let of_day = match *table {
                 "minutes" => bytes / minutes * 1440.0,
+                "stack_samples" => bytes / stacks * 144.0,
                 _ => bytes / f64::from(NODES) / DAYS,
             };
             all += of_day;

@@ -10,10 +10,11 @@ export const advice = { unreachable: "Is `coroner view` still running? If you ca
 
 export type Parameters = Record<string, string | number | undefined | null>;
 
+// Relative: a collector serves a node's page below an address of its own.
 export function address(path: string, parameters: Parameters = {}): string {
   const query = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "")
     .map(([name, value]) => `${name}=${encodeURIComponent(value!)}`).join("&");
-  return `/api/v1/${path}${query ? `?${query}` : ""}`;
+  return `api/v1/${path}${query ? `?${query}` : ""}`;
 }
 
 const KEPT = 60;

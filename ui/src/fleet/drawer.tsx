@@ -3,6 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { address, useApi } from "../api/fetch.ts";
 import { Badge, Failure, Waiting, Words } from "../shell/parts.tsx";
 import { extremes, LineChart } from "./chart.tsx";
+import { Recording } from "./recording.tsx";
 import { SPANS, update, type Span, type State } from "./state.ts";
 import type { Episode, Minutes, NodeDetail } from "./types.ts";
 import { quoted } from "./groups.ts";
@@ -43,7 +44,7 @@ function Detail({ data, at }: { data: NodeDetail; at: number | null }) {
       <p class="about">{at === null ? <>{node.is_silent ? `last heard of ${ago(now - secondsOf(node.last_seen))} ago` : "reporting"}{node.booted && ` · up ${ago(now - secondsOf(node.booted))}`}{node.conclusion === null ? " · not diagnosed yet" : node.problems.length === 0 && " · nothing wrong now"}</> : <>as of {clockOf(at)}</>}</p>
       <h3>{at === null ? "Wrong now" : "Wrong then"}</h3>
       {current.length ? <ul class="plain">{current.map((episode, index) => <li key={index}><Badge severity={episode.severity} /> <Words text={plain(episode.title)} /> <button class="link code" onClick={() => update({ problem: episode.key, node: "" })}>{plain(episode.key)}</button><span class="muted"> since {ago((at ?? now) - secondsOf(episode.began))}{episode.certainty ? ` · ${plain(episode.certainty)}` : ""}</span></li>)}</ul> : <p class="muted">Nothing.</p>}
-      {data.incidents.length > 0 && <><h3>Incidents</h3><ul class="plain">{data.incidents.slice(0, 20).map(incident => <li key={incident.number}><span class="code">{plain(incident.code)}</span> {plain(incident.text)}<br /><span class="muted">{clockOf(incident.triggered_real_ns / 1e9)} · {plain(incident.state)}{incident.repeats ? ` · ${incident.repeats} repeats` : ""} · number {incident.number} on the node</span></li>)}</ul></>}
+      {data.incidents.length > 0 && <><h3>Incidents</h3><ul class="plain">{data.incidents.slice(0, 20).map(incident => <li key={incident.number}><span class="code">{plain(incident.code)}</span> {plain(incident.text)}<br /><span class="muted">{clockOf(incident.triggered_real_ns / 1e9)} · {plain(incident.state)}{incident.repeats ? ` · ${incident.repeats} repeats` : ""} · number {incident.number} on the node</span> <Recording node={node.node} number={incident.number} /></li>)}</ul></>}
     </>
   );
 }

@@ -29,6 +29,10 @@ pub struct ViewArgs {
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
+    /// Stop when standard input ends: for a program that started the page, and takes it along however it ends.
+    #[arg(long)]
+    pub until_eof: bool,
+
     #[command(flatten)]
     pub reading: ReadingArgs,
 }

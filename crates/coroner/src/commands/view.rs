@@ -35,6 +35,13 @@ pub fn run(args: ViewArgs) -> anyhow::Result<Exit> {
         token => token,
     };
     let stop = stop_on_signals()?;
+    if args.until_eof {
+        let stop = Arc::clone(&stop);
+        std::thread::Builder::new().name("until-eof".to_owned()).spawn(move || {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            stop.store(true, Ordering::Relaxed);
+        })?;
+    }
     let source = ProfileSource { file, reading: args.reading.reading(), ..ProfileSource::default() };
     let page = Arc::new(Page::open(source)?);
     let served = serve_until(&stop, &args, listener, Arc::clone(&page), token);

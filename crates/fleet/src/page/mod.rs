@@ -42,6 +42,8 @@ pub async fn secured(mut response: Response) -> Response {
     for (name, value) in SECURE {
         response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
+    // What nodes said is for those with the token, not for a cache on the way. The page's own files say for how long they are good.
+    response.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }
 

@@ -109,6 +109,15 @@ fn of_files(error: &anyhow::Error) -> Refusal {
     refusal(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error:#}"), "see the collector's messages")
 }
 
+/// The complete file of an incident.
+pub fn stored_of(collector: &Collector, named: &(String, u64)) -> Result<(Id, Stored), Refusal> {
+    let reader = collector.store.reader().map_err(of_store)?;
+    let (id, ..) = known(reader.sqlite().map_err(of_store)?, named)?;
+    let stored = collector.files.find(&id).map_err(|error| of_files(&error))?;
+    let missing = || refusal(StatusCode::NOT_FOUND, "the file is not here", "coroner fleet fetch asks its node for it");
+    Ok((id, stored.ok_or_else(missing)?))
+}
+
 /// The file itself.
 pub async fn file(State(collector): State<Arc<Collector>>, Path(named): Named, headers: HeaderMap) -> Response {
     if !collector.people.is(bearer(&headers)) {
@@ -119,12 +128,7 @@ pub async fn file(State(collector): State<Arc<Collector>>, Path(named): Named, h
         return refusal(StatusCode::TOO_MANY_REQUESTS, why, "try again when one has ended").into_response();
     };
     let opened = tokio::task::spawn_blocking(move || {
-        let reader = collector.store.reader().map_err(of_store)?;
-        let (id, ..) = known(reader.sqlite().map_err(of_store)?, &named)?;
-        let stored = collector.files.find(&id).map_err(|error| of_files(&error))?;
-        let missing =
-            || refusal(StatusCode::NOT_FOUND, "the file is not here", "coroner fleet fetch asks its node for it");
-        let stored = stored.ok_or_else(missing)?;
+        let (_, stored) = stored_of(&collector, &named)?;
         let file = collector.files.open_stored(&stored).map_err(|error| of_files(&error))?;
         Ok::<_, Refusal>((stored, file))
     });

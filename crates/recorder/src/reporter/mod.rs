@@ -259,6 +259,9 @@ impl Reporter {
         match self.sender.send(&body) {
             Sent::Stored(wanted) => {
                 self.files.want(&wanted);
+                if self.own.last_success.is_none() || self.complained.is_some() {
+                    warn("report: the collector has stored what was sent");
+                }
                 self.own.requests += 1;
                 self.own.sent_batches += count as u64;
                 self.own.sent_bytes += body.len() as u64;
