@@ -4,16 +4,16 @@ mod export;
 mod fetch;
 mod flame;
 mod next;
+mod why;
 
 use crate::answers::{Episode, FleetStatus, IncidentList, NodeDetail, NodeList, NodeSummary};
-use crate::args::{Args, Command, IncidentsArgs, NodesArgs, ServeArgs, ShowArgs, WhyArgs, default_directory};
+use crate::args::{Args, Command, IncidentsArgs, NodesArgs, ServeArgs, ShowArgs, default_directory};
 use crate::client::{AtArgs, ask, encoded, parse};
 use crate::files::Limits;
 use crate::ingest::{fools, printable};
 use crate::server::{ServeOptions, serve};
 use crate::store::clickhouse::Address;
 use crate::store::write::Retention;
-use crate::why::{Why, WhyAnswer};
 use coroner_report::Wall;
 use std::io::Write;
 
@@ -24,7 +24,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Serve(args) => start(args),
         Command::Status(at) => show(&at, &ask(&at, "status", &[])?, status_text),
         Command::Nodes(args) => nodes(&args),
-        Command::Why(args) => why(&args),
+        Command::Why(args) => why::run(&args),
         Command::Incidents(args) => incidents(&args),
         Command::Flame(args) => flame::run(&args),
         Command::Show(args) => show_node(&args),
@@ -98,13 +98,6 @@ fn nodes(args: &NodesArgs) -> anyhow::Result<()> {
     let given = [("where", args.matching.as_deref()), ("sort", args.sort.as_deref()), ("limit", Some(limit.as_str()))];
     let given: Vec<(&str, &str)> = given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
     show(&args.at, &ask(&args.at, "nodes", &given)?, |list| nodes_text(list, args.sort.as_deref()))
-}
-
-fn why(args: &WhyArgs) -> anyhow::Result<()> {
-    let since = args.since.as_secs().to_string();
-    let mut given = vec![("since", since.as_str())];
-    given.extend(args.condition.as_deref().map(|condition| ("condition", condition)));
-    show(&args.at, &ask(&args.at, "why", &given)?, why_text)
 }
 
 fn incidents(args: &IncidentsArgs) -> anyhow::Result<()> {
@@ -251,34 +244,6 @@ fn what(node: &NodeSummary) -> String {
     let mut codes: Vec<&str> = node.problems.iter().map(|problem| problem.code.as_str()).collect();
     codes.dedup();
     codes.iter().map(|code| printable(code)).collect::<Vec<_>>().join(", ")
-}
-
-fn why_text(answer: &WhyAnswer) -> String {
-    match answer {
-        WhyAnswer::One(why) => one_why(why),
-        WhyAnswer::All(all) if all.why.is_empty() => {
-            "No node had a problem of severity warning or critical.\n".to_owned()
-        }
-        WhyAnswer::All(all) => all.why.iter().map(one_why).collect::<Vec<_>>().join("\n"),
-    }
-}
-
-fn one_why(why: &Why) -> String {
-    let mut text = printable(&why.condition.asked);
-    if why.condition.kind == "problem" {
-        let time = format!("{:.0}", why.condition.since_hours / 24.0);
-        let time = if why.condition.since_hours >= 48.0 {
-            format!("{time} days")
-        } else {
-            format!("{:.0} h", why.condition.since_hours)
-        };
-        text.push_str(&format!(", now or in the last {time}: {}", plural(why.explanation.nodes.sick as u64, "node")));
-    }
-    text.push('\n');
-    for sentence in &why.words {
-        text.push_str(&format!("  {sentence}\n"));
-    }
-    text
 }
 
 fn incidents_text(list: &IncidentList) -> String {

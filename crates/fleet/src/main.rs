@@ -11,6 +11,7 @@ mod ingest;
 mod next;
 mod page;
 mod query;
+mod remedy;
 mod save;
 mod server;
 mod stacks;

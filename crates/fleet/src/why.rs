@@ -2,6 +2,7 @@
 
 use crate::answers::NodeSummary;
 use crate::query::{self, Expr};
+use crate::remedy::{Remedy, UNUSED, remedy};
 use crate::store::Reader;
 use crate::store::read::NodeLives;
 use coroner_cohort::{Explanation, Life, NodeRow, Population, Settings};
@@ -42,6 +43,9 @@ pub struct Why {
     pub explanation: Explanation,
     /// The same in words.
     pub words: Vec<String>,
+    /// What to do; `None` if no node has the problem now, or an expression was asked about.
+    #[serde(default)]
+    pub remedy: Option<Remedy>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,7 +91,7 @@ fn one(reader: &Reader, nodes: &[NodeSummary], asked: &str, since: i64, now: i64
         };
         let mut attributes = node.attributes.clone();
         // What an agent does may follow from the sickness; whether its image brought it does not.
-        attributes.retain(|name, _| !name.starts_with("agent_state:"));
+        attributes.retain(|name, _| !name.starts_with("agent_state:") && !name.starts_with(UNUSED));
         // What was asked about explains itself.
         if let Some(expr) = &expr {
             let asked_about = expr.fields();
@@ -112,6 +116,7 @@ fn one(reader: &Reader, nodes: &[NodeSummary], asked: &str, since: i64, now: i64
     let population = Population { nodes: rows.collect() };
     let explanation = coroner_cohort::explain(&population, &Settings::default());
     let words = coroner_cohort::words(&explanation, asked);
+    let remedy = if expr.is_none() { remedy(nodes, asked, &explanation) } else { None };
     Ok(Why {
         schema: SCHEMA.to_owned(),
         condition: Condition {
@@ -121,6 +126,7 @@ fn one(reader: &Reader, nodes: &[NodeSummary], asked: &str, since: i64, now: i64
         },
         explanation,
         words,
+        remedy,
     })
 }
 

@@ -1,7 +1,8 @@
 //! What tells this node from others of a fleet: hardware, kernel, place, and the agents that its image brought.
 
-use coroner_diagnosis::agents;
+use coroner_diagnosis::agents::{self, Action, Catalogue, Verdict};
 use coroner_diagnosis::units::loops::{How, loops};
+use coroner_diagnosis::units::protected::why_protected_by;
 use coroner_evidence::{Evidence, Unit};
 use coroner_report::NodeIdentity;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,8 @@ pub fn identity_of(evidence: &Evidence) -> NodeIdentity {
     identity
 }
 
-/// `agent:ecs` → `enabled`; `agent_state:ecs` → `crashlooping`; `agent_version:ecs` → `1.82.0`.
+/// `agent:ecs` → `enabled`; `agent_state:ecs` → `crashlooping`; `agent_version:ecs` → `1.82.0`; `agent_unused:ecs` → `ecs.service`, if
+/// `coroner fix --image` disables it.
 fn agent_attributes(evidence: &Evidence) -> BTreeMap<String, String> {
     let mut latest: BTreeMap<&str, &Unit> = BTreeMap::new();
     for unit in &evidence.units {
@@ -31,6 +33,7 @@ fn agent_attributes(evidence: &Evidence) -> BTreeMap<String, String> {
     let looping: BTreeSet<&str> = all.iter().filter(|l| l.how != How::Once).map(|l| l.unit.name.as_str()).collect();
     let mut attributes = BTreeMap::new();
     // A catalogue that cannot be read is reported by the diagnosis.
+    let catalogue = Catalogue::load(&evidence.catalogues).unwrap_or_default();
     for judgement in agents::judgements(evidence).unwrap_or_default().into_iter().take(MOST_AGENTS) {
         let file = evidence.unit_files.iter().find(|file| file.name == judgement.unit);
         let is_active = |unit: &&Unit| matches!(unit.active_state.as_str(), "active" | "activating" | "reloading");
@@ -43,7 +46,17 @@ fn agent_attributes(evidence: &Evidence) -> BTreeMap<String, String> {
         };
         let version = file.and_then(|file| file.package.as_ref()?.version.clone());
         let enabled = file.map_or("without a unit", |file| file.enablement.as_str());
-        let known = [("agent", Some(enabled)), ("agent_state", runs), ("agent_version", version.as_deref())];
+        let can_go = judgement.pid.is_none()
+            && judgement.verdict == Verdict::Unused
+            && matches!(judgement.action, Action::Disable | Action::Mask)
+            && why_protected_by(&catalogue, &judgement.unit).is_none();
+        let unused = can_go.then_some(judgement.unit.as_str());
+        let known = [
+            ("agent", Some(enabled)),
+            ("agent_state", runs),
+            ("agent_version", version.as_deref()),
+            ("agent_unused", unused),
+        ];
         for (what, value) in known {
             attributes.extend(value.map(|value| (format!("{what}:{}", judgement.agent), value.to_owned())));
         }

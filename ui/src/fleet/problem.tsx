@@ -47,7 +47,18 @@ function Cohorts({ why, map }: { why: Why; map: FleetMap }) {
           <td class="number">{share(cohort.sick, cohort.of)}</td><td class="number">{share(cohort.elsewhere_sick, cohort.elsewhere)}</td><td class="number">{risk(cohort)}</td>
           <td>{cohort.aliases.map(named).join("; ") || <span class="muted">–</span>}{cohort.rivals.length > 0 && <span class="muted"> or: {cohort.rivals.map(named).join("; ")}</span>}{cohort.told_apart_by.length > 0 && <span class="muted"> but for {cohort.told_apart_by.slice(0, 4).map(plain).join(", ")}</span>}</td>
           <td>{canFind(cohort.attributes) && <button onClick={() => show(cohort.attributes)}>Show these</button>}</td></tr>)}</tbody></table></div>}
+      {why.remedy && <Remedy remedy={why.remedy} />}
     </>
+  );
+}
+
+// The lines belong to the first sentence.
+function Remedy({ remedy }: { remedy: NonNullable<Why["remedy"]> }) {
+  const [first, ...more] = remedy.words;
+  return (
+    <div class="said-why remedy"><h3>What to do</h3>{first && <p><Words text={plain(first)} copy /></p>}
+      {remedy.image_lines.length > 0 && <ul class="plain">{remedy.image_lines.map(line => <li key={line}><Words text={`\`${plain(line)}\``} copy /></li>)}</ul>}
+      {more.map(line => <p key={line}><Words text={plain(line)} copy /></p>)}</div>
   );
 }
 

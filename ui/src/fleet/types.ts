@@ -25,6 +25,7 @@ export interface Curve { of: "all" | "cohort" | "elsewhere"; nodes: number; live
 export interface Why {
   nodes: { sick: number; healthy: number; unknown: number }; cohorts: Cohort[];
   uptime: { matters: boolean; reboot_helps_for_days: number | null; curves: Curve[] }; conclusion: string; words: string[];
+  remedy: { words: string[]; image_lines: string[] } | null;
 }
 export interface Episode { key: string; code: string; subject: string | null; severity: Severity | string; certainty: string | null; title: string; began: string; seen_until: string; ended: string | null }
 export interface Incident { number: number; code: string; key?: string | null; subject: string; text: string; triggered_real_ns: number; from_real_ns: number; until_real_ns: number; state: string; repeats: number; error: string | null }

@@ -62,6 +62,8 @@ fn minutes_become_hours_also_when_they_come_late_or_twice() {
 fn a_store_of_an_older_format_gets_its_hours() {
     let (dir, mut db) = opened();
     fill(&mut db, "n1", "boot-1", 0..3, |hour| hour as u64);
+    let newer = ["starved_queues", "throttled_ms", "direct_reclaim_pages", "own_cpu_ms"];
+    newer.map(|column| db.execute_batch(&format!("ALTER TABLE minutes DROP COLUMN {column}")).unwrap());
     db.execute_batch("DROP TABLE hours; PRAGMA user_version=2;").unwrap();
     drop(db);
     let db = schema::open(&dir.path().join("fleet.db")).unwrap();

@@ -136,7 +136,9 @@ impl Fleet {
                 (true, false) => format!("pc-{}", ["b", "c"][draw.number(0, 1) as usize]),
                 (false, _) => format!("pc-{}", ["a", "b", "c"][draw.number(0, 2) as usize]),
             };
-            let has_agent = *image == images[1] || *image == images[2];
+            // In the image that leaks it has no work.
+            let is_unused = story == Story::ZombiesInOneImage && *image == images[0];
+            let has_agent = *image == images[1] || *image == images[2] || is_unused;
             let agent = if has_agent {
                 "enabled"
             } else if *image == images[3] {
@@ -144,7 +146,7 @@ impl Fleet {
             } else {
                 "none"
             };
-            let attributes: BTreeMap<&'static str, String> = [
+            let mut attributes: BTreeMap<&'static str, String> = [
                 ("zone", zone.to_owned()),
                 ("instance_type", instance.to_owned()),
                 ("image_id", image.clone()),
@@ -161,6 +163,9 @@ impl Fleet {
                 ("os", ["Ubuntu 20.04", "Ubuntu 22.04", "Debian 12"][draw.number(0, 2) as usize].to_owned()),
             ]
             .into();
+            if is_unused {
+                attributes.insert("agent_unused:ecs", "ecs.service".to_owned());
+            }
             let is_exposed = !cause.is_empty() && cause.iter().all(|(name, value)| attributes.get(name) == Some(value));
             let risk = match (story, is_exposed) {
                 (Story::Nothing, _) => 8,
