@@ -209,7 +209,8 @@ impl Fleet {
 
 /// Lives of some days each. A leak hurts after days; other troubles come at any time.
 fn boots(draw: &mut Draw, story: Story, risk: u64, background: u64, now: u64, span: u64) -> Vec<Boot> {
-    let mut boots = Vec::new();
+    let mut boots: Vec<Boot> = Vec::new();
+    let risk_strikes = story == Story::Nothing && percent(draw, risk);
     let mut at = now - span - draw.number(0, 10 * DAY);
     while at < now {
         let ends = (at + draw.number(2 * DAY, 20 * DAY)).min(now);
@@ -222,6 +223,13 @@ fn boots(draw: &mut Draw, story: Story, risk: u64, background: u64, now: u64, sp
         let sick_from = (by_cause || by_chance).then_some(at + after).filter(|from| *from < ends);
         boots.push(Boot { at, ends, sick_from });
         at = ends + draw.number(60, 600);
+    }
+    if story == Story::Nothing {
+        // At any time alike. Soon after a boot, it would strike those more often that boot more often: no fleet without a difference.
+        let from = draw.number(now - span, now);
+        for boot in &mut boots {
+            boot.sick_from = Some(from).filter(|from| risk_strikes && (boot.at..boot.ends).contains(from));
+        }
     }
     boots
 }
