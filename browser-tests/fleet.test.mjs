@@ -219,7 +219,7 @@ test("the fleet as it was then, and live again with one key", () => visit(fleet,
   await until(page, () => document.querySelector(".sums")?.textContent.includes("0 sick") && !document.querySelector(".sums").textContent.includes("30 sick"));
   await settled(page);
   assert.match(await page.locator(".strip").textContent(), /as of \d{4}-\d\d-\d\d \d\d:\d\d UTC · 4 h/);
-  assert.match(await page.locator(".side-part").textContent(), /Nothing is wrong on 120 diagnosed nodes.*No node froze an incident/);
+  assert.match(await page.locator(".side-part").textContent(), /Nothing is wrong on 120 diagnosed nodes.*No incidents in this time/);
   // Forward, hour by hour, until they are sick.
   for (let hour = 0; hour < 2; hour++) await page.keyboard.press("ArrowRight");
   await until(page, () => document.querySelector(".sums").textContent.includes("30 sick"));

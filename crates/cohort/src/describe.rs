@@ -3,7 +3,7 @@
 use crate::columns::{Columns, Members, Pick, UPTIMES};
 use crate::search::{Found, Search, VALUES_SHARE};
 use crate::strata::{FEWEST_SICK, Score, Strata};
-use crate::survival::{Life, kaplan_meier, reboot_helps, thinned, well_watched};
+use crate::survival::{Life, kaplan_meier, reboot_helps, thinned, watched_hours, well_watched};
 use crate::table::{Table, pooled_odds_ratio, pooled_risk_ratio};
 use crate::{
     Among, AmongNodes, Closest, Cohort, Conclusion, Counts, Curve, CurveOf, Explanation, LookedAt, Population,
@@ -146,7 +146,8 @@ fn uptime(columns: &Columns, population: &Population, found: &[Found], matters: 
         let lives: Vec<Life> = nodes.iter().flat_map(|&n| population.nodes[n].lives.iter().copied()).collect();
         let points = kaplan_meier(&lives);
         let onsets = points.iter().map(|point| point.onsets).sum();
-        Curve { of, nodes: nodes.len(), lives: lives.len(), onsets, points }
+        let watched_hours = watched_hours(&lives);
+        Curve { of, nodes: nodes.len(), lives: lives.len(), onsets, watched_hours, points }
     };
     let mut curves = match best {
         Some(found) => {

@@ -44,6 +44,7 @@ pub struct NodeRow {
     pub attributes: BTreeMap<String, String>,
     /// `None`: not known. Such nodes are counted and otherwise ignored.
     pub sick: Option<bool>,
+    /// The longest of its boots in the time that is asked about: whoever is healthy after a reboot may have been sick before it.
     pub up_hours: Option<f64>,
     pub lives: Vec<Life>,
 }
@@ -202,6 +203,8 @@ pub struct Curve {
     pub nodes: usize,
     pub lives: usize,
     pub onsets: usize,
+    /// After this, too few boots were watched to tell.
+    pub watched_hours: f64,
     pub points: Vec<Point>,
 }
 

@@ -99,6 +99,13 @@ pub(crate) fn well_watched(curve: Vec<Point>) -> Vec<Point> {
     again.collect()
 }
 
+/// The last hour at which enough boots were watched.
+pub(crate) fn watched_hours(lives: &[Life]) -> f64 {
+    let mut ends: Vec<f64> = lives.iter().filter(|life| life.is_usable()).map(|life| life.hours).collect();
+    ends.sort_unstable_by(f64::total_cmp);
+    ends.len().checked_sub(FEWEST_AT_RISK).map_or(0.0, |at| ends[at])
+}
+
 /// Evenly chosen points of a long curve, always with its last one.
 pub(crate) fn thinned(curve: Vec<Point>) -> Vec<Point> {
     let every = curve.len().div_ceil(MOST_POINTS).max(1);

@@ -22,13 +22,17 @@ pub fn words(explanation: &Explanation, condition: &str) -> Vec<String> {
     if explanation.cohorts.is_empty() {
         let looked = looked_at(explanation);
         lines.push(match (nodes.sick, nodes.healthy, explanation.conclusion) {
-            (0, 0, _) => "No node tells whether it has it: nothing to compare.".replace("has it", &format!("has {condition}")),
+            (0, 0, _) => "No node was diagnosed in this time, so there is nothing to compare.".to_owned(),
             (0, ..) => format!("None of {} has {condition}.", many(judged, "node")),
-            (_, 0, _) => format!("All {} have {condition}: nothing to compare with.", many(judged, "node")),
+            (_, 0, _) => match judged {
+                1 => format!("The only node that was diagnosed has {condition}: nothing to compare with."),
+                _ => format!("All {} have {condition}: nothing to compare with.", many(judged, "node")),
+            },
             (sick, _, Conclusion::TooFewNodes) => format!(
-                "{} of {} have {condition}: too few nodes to tell what they have in common. {looked}",
+                "{} of {} {} {condition}: too few to tell what sick nodes have in common.",
                 number(sick),
-                many(judged, "node")
+                many(judged, "node"),
+                if sick == 1 { "has" } else { "have" }
             ),
             (sick, ..) => format!(
                 "{} of {} have {condition}. No difference found: the sick nodes have nothing in common that the healthy ones lack. {looked}",
@@ -47,11 +51,16 @@ pub fn words(explanation: &Explanation, condition: &str) -> Vec<String> {
             ));
         }
         if let Some(days) = explanation.uptime.reboot_helps_for_days {
-            lines.push(format!("A reboot helps for about {}.", days_in_words(days)));
+            lines.push(format!("After a reboot a node stays well for about {}.", days_in_words(days)));
         }
     }
     if nodes.unknown > 0 {
-        lines.push(format!("Not known for {}.", many(nodes.unknown, "node")));
+        lines.push(format!(
+            "{} {} not diagnosed in this time and {} left out.",
+            many(nodes.unknown, "node"),
+            if nodes.unknown == 1 { "was" } else { "were" },
+            is(nodes.unknown)
+        ));
     }
     lines
 }
@@ -98,10 +107,13 @@ fn paragraph(explanation: &Explanation, cohort: &Cohort, index: usize, condition
         );
     }
     if !cohort.aliases.is_empty() {
-        let aliases: Vec<String> = cohort.aliases.iter().map(name).collect();
+        let aliases: Vec<String> = cohort.aliases.iter().map(|alias| alias_of(&cohort.attributes, alias)).collect();
         let nearly = if cohort.told_apart_by.is_empty() { "" } else { "nearly " };
         let which = if aliases.len() == 1 { "which is" } else { "which are" };
-        text += &format!(" Cannot be told apart from {}, {which} {nearly}the same nodes.", listed(&aliases, "and"));
+        let here = shared_with_all(cohort);
+        let here = if here.is_empty() { here } else { format!(" (all with {here})") };
+        text +=
+            &format!(" Cannot be told apart from {}{here}, {which} {nearly}the same nodes.", listed(&aliases, "and"));
     }
     if !cohort.rivals.is_empty() {
         let rivals: Vec<String> = cohort.rivals.iter().map(name).collect();
@@ -128,6 +140,25 @@ fn paragraph(explanation: &Explanation, cohort: &Cohort, index: usize, condition
         text += &format!(" Node{s} {} would tell {what} apart.", listed(&nodes, "and"));
     }
     text
+}
+
+/// An alias without what it shares with the cohort: of a pair, often only one half differs.
+fn alias_of(cohort: &Attributes, alias: &Attributes) -> String {
+    let differs: Attributes = alias
+        .iter()
+        .filter(|(name, value)| cohort.get(*name) != Some(value))
+        .map(|(n, v)| (n.clone(), v.clone()))
+        .collect();
+    if differs.is_empty() { name(alias) } else { name(&differs) }
+}
+
+/// What the cohort shares with each alias.
+fn shared_with_all(cohort: &Cohort) -> String {
+    let is_shared =
+        |(name, value): &(&String, &String)| cohort.aliases.iter().all(|alias| alias.get(*name) == Some(value));
+    let shared: Attributes =
+        cohort.attributes.iter().filter(is_shared).map(|(name, value)| (name.clone(), value.clone())).collect();
+    if shared.is_empty() { String::new() } else { name(&shared) }
 }
 
 fn within_it(within: &Within) -> String {

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum OwnDirectoryError {
-    #[error("{}: {source}", .path.display())]
+    // Whoever prints the chain of causes prints the source.
+    #[error("{}", .path.display())]
     Io { path: PathBuf, source: io::Error },
     /// With what to do about it.
     #[error("{}: {why}", .path.display())]

@@ -83,6 +83,18 @@ pub struct NodeSummary {
     pub problems: Vec<Episode>,
 }
 
+impl NodeSummary {
+    pub fn name(&self) -> &str {
+        called(&self.node, self.host.as_deref())
+    }
+}
+
+/// What people call a node: by its host name, if the node goes by its machine id; otherwise it was given a name.
+pub fn called<'a>(node: &'a str, host: Option<&'a str>) -> &'a str {
+    let is_machine_id = node.len() == 32 && node.bytes().all(|byte| byte.is_ascii_hexdigit());
+    host.filter(|host| is_machine_id && !host.is_empty()).unwrap_or(node)
+}
+
 /// A problem of one node, from when until when.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

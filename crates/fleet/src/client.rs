@@ -1,6 +1,7 @@
 //! Asks a collector.
 
 use anyhow::{Context, bail};
+use coroner_report::reach::what_to_do;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,10 +17,12 @@ const MOST_ANSWERED: u64 = 256 << 20;
 const MOST_SAID: u64 = 1 << 20;
 
 /// Where the collector is, and how to get in.
+const DEFAULT_AT: &str = "http://127.0.0.1:8478";
+
 #[derive(Debug, Clone, clap::Args)]
 pub struct AtArgs {
     /// The collector's URL.
-    #[arg(long, value_name = "URL", env = "CORONER_FLEET", default_value = "http://127.0.0.1:8478")]
+    #[arg(long, value_name = "URL", env = "CORONER_FLEET", default_value = DEFAULT_AT)]
     pub at: String,
 
     /// A file with the token for people. [default: user.token in the default directory of `coroner fleet serve`]
@@ -33,6 +36,26 @@ pub struct AtArgs {
     /// Print one JSON document.
     #[arg(long)]
     pub json: bool,
+}
+
+impl AtArgs {
+    /// The options that name the collector, for a command that is suggested; those of the environment need not be said.
+    pub fn given(&self) -> String {
+        let from = |name: &str| std::env::var(name).ok();
+        let mut given = String::new();
+        if from("CORONER_FLEET").as_deref() != Some(&self.at) && self.at != DEFAULT_AT {
+            given.push_str(&format!(" --at {}", self.at));
+        }
+        for (option, variable, file) in [
+            ("--token-file", "CORONER_FLEET_TOKEN_FILE", &self.token_file),
+            ("--ca-file", "CORONER_FLEET_CA_FILE", &self.ca_file),
+        ] {
+            if let Some(file) = file.as_ref().filter(|file| from(variable).as_deref() != file.to_str()) {
+                given.push_str(&format!(" {option} {}", file.display()));
+            }
+        }
+        given
+    }
 }
 
 /// The answer to a question, as text.
@@ -100,7 +123,7 @@ fn with<B>(
 
 /// The answer, or why there is none.
 fn sent(at: &AtArgs, answer: Result<Response<Body>, ureq::Error>) -> anyhow::Result<Response<Body>> {
-    let response = answer.with_context(|| no_answer(&at.at))?;
+    let response = answer.map_err(|error| anyhow::anyhow!("{}", no_answer(&at.at, &error)))?;
     let status = response.status();
     if status.is_success() {
         return Ok(response);
@@ -113,16 +136,14 @@ fn sent(at: &AtArgs, answer: Result<Response<Body>, ureq::Error>) -> anyhow::Res
     }
 }
 
-fn no_answer(at: &str) -> String {
-    match at.split_once("://") {
-        Some(("https", _)) => format!(
-            "no answer from {at}; does `coroner fleet serve` run there with --tls-cert? Without it the URL begins with http://"
-        ),
-        Some(("http", _)) => format!(
-            "no answer from {at}; does `coroner fleet serve` run there? With --tls-cert the URL begins with https://"
-        ),
-        _ => format!("--at {at}: expected the collector's URL: https://HOST[:PORT] or http://HOST[:PORT]"),
+fn no_answer(at: &str, error: &ureq::Error) -> String {
+    let is_url = matches!(at.split_once("://"), Some(("https" | "http", _)));
+    if !is_url {
+        return format!("--at {at}: expected the collector's URL: https://HOST[:PORT] or http://HOST[:PORT]");
     }
+    let error = error.to_string();
+    let what_to_do = what_to_do(at, &error).unwrap_or("does `coroner fleet serve` run there?");
+    format!("no answer from {at}: {error}: {what_to_do}")
 }
 
 /// A part of a path: nothing in it separates.

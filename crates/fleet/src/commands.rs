@@ -6,13 +6,14 @@ mod flame;
 mod next;
 mod why;
 
-use crate::answers::{Episode, FleetStatus, IncidentList, NodeDetail, NodeList, NodeSummary};
+use crate::answers::{Episode, FleetStatus, IncidentList, NodeDetail, NodeList, NodeSummary, called};
 use crate::args::{Args, Command, IncidentsArgs, NodesArgs, ServeArgs, ShowArgs, default_directory};
 use crate::client::{AtArgs, ask, encoded, parse};
 use crate::files::Limits;
 use crate::ingest::{fools, printable};
 use crate::server::{ServeOptions, serve};
 use crate::store::clickhouse::Address;
+use crate::store::read::NUMBERS;
 use crate::store::write::Retention;
 use coroner_report::Wall;
 use std::io::Write;
@@ -22,7 +23,7 @@ const LONGEST_TITLE: usize = 140;
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Serve(args) => start(args),
-        Command::Status(at) => show(&at, &ask(&at, "status", &[])?, status_text),
+        Command::Status(at) => show(&at, &ask(&at, "status", &[])?, |status| status_text(status, &at.given())),
         Command::Nodes(args) => nodes(&args),
         Command::Why(args) => why::run(&args),
         Command::Incidents(args) => incidents(&args),
@@ -146,7 +147,8 @@ fn ago(at: Wall, now: Wall) -> String {
     }
 }
 
-fn status_text(status: &FleetStatus) -> String {
+/// `given`: the options by which the collector was named.
+fn status_text(status: &FleetStatus, given: &str) -> String {
     let nodes = &status.nodes;
     if nodes.known == 0 {
         return "No node has reported yet. Start one with: coroner record --dir DIR --report-to URL --report-token-file FILE\n".to_owned();
@@ -170,7 +172,10 @@ fn status_text(status: &FleetStatus) -> String {
         text.push_str(&format!("{} were dropped by nodes whose spool was full\n", plural(status.dropped_rows, "row")));
     }
     if status.problems.is_empty() {
-        text.push_str("\nNo node has a problem now.\n");
+        text.push_str(match nodes.undiagnosed < nodes.known {
+            true => "\nNo node that was diagnosed has a problem now.\n",
+            false => "\nNo node was diagnosed yet: the first diagnosis comes a few minutes after a recorder's start.\n",
+        });
         return text;
     }
     text.push_str("\n   NODES  SINCE    PROBLEM\n");
@@ -195,16 +200,17 @@ fn status_text(status: &FleetStatus) -> String {
         ));
     }
     let most = status.problems.iter().max_by_key(|problem| problem.nodes).map_or("CODE", |problem| &problem.code);
-    text.push_str(&format!("\nWhat do they have in common? coroner fleet why {}\n", printable(most)));
+    text.push_str(&format!("\nWhat do they have in common? coroner fleet why {}{given}\n", printable(most)));
     text
 }
 
 fn name_of(node: &NodeSummary) -> String {
-    printable(node.host.as_deref().unwrap_or(&node.node))
+    printable(node.name())
 }
 
 fn nodes_text(list: &NodeList, sort: Option<&str>) -> String {
-    let mut text = format!("{} of {} match\n", grouped(list.matched), plural(list.known, "node"));
+    let verb = if list.matched == 1 { "matches" } else { "match" };
+    let mut text = format!("{} of {} {verb}\n", grouped(list.matched), plural(list.known, "node"));
     if list.nodes.is_empty() {
         return text;
     }
@@ -236,8 +242,8 @@ fn what(node: &NodeSummary) -> String {
     if node.problems.is_empty() {
         return match node.conclusion.as_deref() {
             Some(nothing @ "nothing wrong") => nothing.to_owned(),
-            // Of the minutes that were looked at; it is over.
-            Some(_) => "nothing now".to_owned(),
+            // Of the minutes that were looked at; it has ended.
+            Some(_) => "nothing wrong now".to_owned(),
             None => "not diagnosed yet".to_owned(),
         };
     }
@@ -256,7 +262,7 @@ fn incidents_text(list: &IncidentList) -> String {
         text.push_str(&format!(
             "{}  {:<24}  {:<19}  {}\n",
             to_the_second(incident.triggered),
-            printable(&format!("{}/{}", found.host.as_deref().unwrap_or(&found.node), incident.number)),
+            printable(&format!("{}/{}", called(&found.node, found.host.as_deref()), incident.number)),
             printable(&incident.code),
             shortened(&incident.text)
         ));
@@ -283,6 +289,15 @@ fn node_text(detail: &NodeDetail) -> String {
     for (name, value) in &node.attributes {
         text.push_str(&format!("  {:<22} {}\n", printable(name), printable(value)));
     }
+    if !node.numbers.is_empty() {
+        let is_share = |name: &str| NUMBERS.iter().any(|(known, _, unit)| *known == name && *unit < 1.0);
+        let told = |(name, value): (&String, &f64)| match is_share(name) {
+            true => format!("{name} {:.0} %", value * 100.0),
+            false => format!("{name} {}", grouped(*value as u64)),
+        };
+        let numbers: Vec<String> = node.numbers.iter().filter(|(_, value)| **value != 0.0).map(told).collect();
+        text.push_str(&format!("  {:<22} {} (what is 0 is left out)\n", "last minute", numbers.join(", ")));
+    }
     let episode = |episode: &Episode| {
         let until = episode.ended.map_or_else(|| "now".to_owned(), to_the_second);
         format!(
@@ -294,10 +309,14 @@ fn node_text(detail: &NodeDetail) -> String {
     };
     let (now, over): (Vec<&Episode>, Vec<&Episode>) =
         detail.history.iter().partition(|episode| episode.ended.is_none());
-    text.push_str(if now.is_empty() { "\nNothing is known to be wrong now.\n" } else { "\nNow:\n" });
+    text.push_str(match (now.is_empty(), node.conclusion.is_some()) {
+        (false, _) => "\nNow:\n",
+        (true, true) => "\nNothing is known to be wrong now.\n",
+        (true, false) => "\nNot diagnosed yet: the first diagnosis comes a few minutes after the recorder's start.\n",
+    });
     now.into_iter().for_each(|one| text.push_str(&episode(one)));
     if !over.is_empty() {
-        text.push_str("\nOver:\n");
+        text.push_str("\nEnded:\n");
         over.into_iter().take(30).for_each(|one| text.push_str(&episode(one)));
     }
     if !detail.incidents.is_empty() {

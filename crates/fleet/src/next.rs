@@ -44,7 +44,7 @@ pub struct Next {
     /// Nodes that were seen getting hurt.
     pub seen_getting_hurt: u64,
     pub nodes: NextCounts,
-    /// Those that get there first; without a level, those that grow most.
+    /// Those that will get there, the first of them first; then those that are there already. Without a level, those that grow most.
     pub next: Vec<NextNode>,
 }
 
@@ -143,7 +143,11 @@ pub fn next(db: &Connection, picked: Option<&Expr>, limit: usize, now: i64) -> r
     counts.reached =
         next.iter().filter(|node| node.reaches.is_some_and(|reaches| reaches.at <= wall(now))).count() as u64;
     next.sort_by(|a, b| {
-        let soon = |node: &NextNode| node.reaches.map_or(Wall::MAX, |reaches| reaches.at);
+        // What is to come, then what has come.
+        let soon = |node: &NextNode| {
+            let at = node.reaches.map_or(Wall::MAX, |reaches| reaches.at);
+            (at <= wall(now), at)
+        };
         soon(a)
             .cmp(&soon(b))
             .then(b.growth_per_day.value.total_cmp(&a.growth_per_day.value))

@@ -3,9 +3,11 @@
 //! An answer is yes, no or unknown: a node whose zone is not known is neither in a zone nor outside it.
 
 use crate::answers::NodeSummary;
+use crate::ingest::printable;
 use crate::store::read::{NUMBERS, number_names};
+use coroner_report::Code;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 const MOST_TOKENS: usize = 200;
@@ -119,7 +121,7 @@ pub fn parse(text: &str) -> Result<Expr, BadExpr> {
 
 fn shown(token: &Token) -> String {
     match token {
-        Token::Word(word) => format!("'{}'", crate::ingest::printable(word)),
+        Token::Word(word) => format!("'{}'", printable(word)),
         Token::Compare(_) => "comparison".to_owned(),
         Token::Open => "'('".to_owned(),
         Token::Close => "')'".to_owned(),
@@ -191,7 +193,10 @@ impl Parser {
                     }
                 }
                 _ if field.eq_ignore_ascii_case("silent") => Ok(Expr::Silent),
-                _ => Err(BadExpr(format!("'{}' is compared with nothing", crate::ingest::printable(&field)))),
+                _ => Err(BadExpr(format!(
+                    "'{0}' is compared with nothing: write {0}=VALUE (also !=, <, >, <=, >=; and, or, not, parentheses)",
+                    printable(&field)
+                ))),
             },
             Some(token) => Err(BadExpr(format!("unexpected {}", shown(&token)))),
             None => Err(BadExpr("the expression ends too early".to_owned())),
@@ -199,15 +204,27 @@ impl Parser {
     }
 }
 
+/// A code or key that no version of coroner has would match nothing, which reads as if all were well.
+pub fn known_code(code_or_key: &str) -> Result<(), String> {
+    let code = code_or_key.split(':').next().unwrap_or_default();
+    if Code::parse(code).is_some() {
+        return Ok(());
+    }
+    let shared = |known: &&str| known.bytes().zip(code.bytes()).take_while(|(a, b)| a == b).count();
+    let near = Code::ALL.iter().map(Code::as_str).max_by_key(shared).filter(|near| shared(near) >= 3);
+    let near = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+    Err(format!("no problem is called '{}'{near} (coroner fleet status lists those that nodes have)", printable(code)))
+}
+
 /// A number must be compared with a number, and `up` with a time.
 fn checked(field: String, compare: Compare, value: String) -> Result<Expr, BadExpr> {
+    if field.eq_ignore_ascii_case("silent") {
+        return Err(BadExpr("silent is compared with nothing: write silent, or not silent".to_owned()));
+    }
     let is_number = number_names().any(|name| name == field);
     if (is_number || field == "up") && number(&field, &value).is_none() {
         let expected = if field == "up" { "a time, such as 5d or 12h" } else { "a number" };
-        return Err(BadExpr(format!(
-            "{field} is compared with {expected}, not with '{}'",
-            crate::ingest::printable(&value)
-        )));
+        return Err(BadExpr(format!("{field} is compared with {expected}, not with '{}'", printable(&value))));
     }
     let is_share = NUMBERS.iter().any(|(name, _, unit)| *name == field && *unit < 1.0);
     if is_share && number(&field, &value).is_some_and(|share| share > 1.0) {
@@ -245,31 +262,55 @@ impl Expr {
     pub fn check<'a>(&self, nodes: impl Iterator<Item = &'a NodeSummary>) -> Result<(), BadExpr> {
         // And whether a value has an order.
         let mut names: BTreeMap<String, bool> = BTreeMap::new();
-        for (name, value) in nodes.flat_map(|node| &node.attributes) {
-            match names.get_mut(name) {
-                Some(has) => *has |= has_order(value),
-                None => drop(names.insert(name.clone(), has_order(value))),
+        let mut had: BTreeSet<&str> = BTreeSet::new();
+        for node in nodes {
+            for (name, value) in &node.attributes {
+                match names.get_mut(name) {
+                    Some(has) => *has |= has_order(value),
+                    None => drop(names.insert(name.clone(), has_order(value))),
+                }
             }
+            had.extend(node.problems.iter().flat_map(|problem| [problem.code.as_str(), problem.key.as_str()]));
         }
         if names.is_empty() {
             return Ok(());
         }
         names.extend(["node", "host", "problem"].map(|name| (name.to_owned(), false)));
         names.extend(number_names().chain(["up"]).map(|name| (name.to_owned(), true)));
+        for (field, value) in self.values() {
+            if field == "problem" && !had.contains(value) {
+                known_code(value).map_err(BadExpr)?;
+            }
+        }
         for (field, compare) in self.comparisons() {
             let Some(has_order) = names.get(field).or_else(|| names.get(&format!("label:{field}"))) else {
                 let start: String = field.chars().take(3).collect();
                 let near = names.keys().filter(|name| name.trim_start_matches("label:").starts_with(&start));
                 let near: Vec<&str> = near.map(String::as_str).take(5).collect();
-                let near = if near.is_empty() { String::new() } else { format!("; there is {}", near.join(", ")) };
-                return Err(BadExpr(crate::ingest::printable(&format!("no node has a field '{field}'{near}"))));
+                let near = match near.is_empty() {
+                    true => format!(
+                        "; there is {}",
+                        names.keys().take(12).map(String::as_str).collect::<Vec<_>>().join(", ")
+                    ),
+                    false => format!("; did you mean {}?", near.join(", ")),
+                };
+                return Err(BadExpr(printable(&format!("no node has a field '{field}'{near}"))));
             };
             if !has_order && !matches!(compare, Compare::Equal | Compare::NotEqual) {
                 let why = format!("'{field}' is text, which is neither more nor less: write {field}=… or {field}!=…");
-                return Err(BadExpr(crate::ingest::printable(&why)));
+                return Err(BadExpr(printable(&why)));
             }
         }
         Ok(())
+    }
+
+    fn values(&self) -> Vec<(&str, &str)> {
+        match self {
+            Expr::And(a, b) | Expr::Or(a, b) => [a.values(), b.values()].concat(),
+            Expr::Not(inner) => inner.values(),
+            Expr::Is(field, _, value) => vec![(field, value)],
+            Expr::Silent => Vec::new(),
+        }
     }
 
     /// `None`: unknown.
@@ -388,9 +429,11 @@ mod tests {
     fn a_field_that_no_node_has_is_an_error_and_so_is_half_a_unit() {
         let node = node();
         let check = |text: &str| parse(text).and_then(|expr| expr.check([&node].into_iter())).map_err(|bad| bad.0);
-        assert_eq!(check("zone=b and up>5d and busy>50% and problem=nope"), Ok(()));
-        assert!(check("zombie>1 or zone=a").unwrap_err().ends_with("'zombie'; there is zombies"));
-        assert!(check("nosuch=1").unwrap_err().ends_with("'nosuch'"));
+        assert_eq!(check("zone=b and up>5d and busy>50% and problem=nic-reset"), Ok(()));
+        assert!(check("zombie>1 or zone=a").unwrap_err().ends_with("'zombie'; did you mean zombies?"));
+        assert!(check("nosuch=1").unwrap_err().contains("'nosuch'; there is "));
+        assert!(check("problem=nic-rest").unwrap_err().contains("did you mean nic-reset?"));
+        assert!(check("problem=nic-reset:eth0 or not silent").is_ok() && parse("silent=yes").is_err());
         assert!(check("zone>5").unwrap_err().contains("zone=…") && check("problem<x").is_err());
         assert_eq!(check("cores>8 and pool!=x"), Ok(()));
         assert!(check("busy>50").unwrap_err().contains("50%"));

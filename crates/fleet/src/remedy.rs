@@ -36,7 +36,7 @@ pub fn remedy(nodes: &[NodeSummary], asked: &str, explanation: &Explanation) -> 
     let example = sick.iter().find(|node| !node.is_silent).or(sick.first())?;
     let mut remedy = Remedy {
         sick_now: sick.len() as u64,
-        example: Some(example.host.clone().unwrap_or_else(|| example.node.clone())),
+        example: Some(example.name().to_owned()),
         image: image_of(explanation),
         ..Remedy::default()
     };

@@ -138,7 +138,7 @@ pub fn stacks(db: &Connection, asked: &Asked, now: i64) -> Result<FleetStacks, N
     let common: Vec<&i64> = b.iter().flat_map(|b| a.intersection(b)).collect();
     if let Some(first) = common.first() {
         let example = nodes.iter().find(|(id, _)| id == *first).map(|(_, node)| node);
-        let example = example.map(|node| node.host.clone().unwrap_or_else(|| node.node.clone())).unwrap_or_default();
+        let example = example.map(|node| node.name().to_owned()).unwrap_or_default();
         return Err(NoStacks::Overlap { count: common.len(), example });
     }
     let of = |ids: &BTreeSet<i64>, side: Side| ids.iter().map(|id| (*id, side)).collect::<Vec<_>>();

@@ -1,7 +1,7 @@
 //! Which nodes are sick, which are healthy, and what `coroner-cohort` makes of it.
 
 use crate::answers::NodeSummary;
-use crate::query::{self, Expr};
+use crate::query::{self, Expr, known_code};
 use crate::remedy::{Remedy, UNUSED, remedy};
 use crate::store::Reader;
 use crate::store::read::NodeLives;
@@ -76,6 +76,9 @@ pub fn why(reader: &Reader, condition: Option<&str>, since: i64, now: i64) -> Re
 fn one(reader: &Reader, nodes: &[NodeSummary], asked: &str, since: i64, now: i64) -> Result<Why, WhyError> {
     // A key may have what an expression has: names come from nodes.
     let expr = if reader.is_problem(asked)? { None } else { expression(asked)? };
+    if expr.is_none() && !reader.is_problem(asked)? {
+        known_code(asked).map_err(WhyError::Bad)?;
+    }
     if let Some(expr) = &expr {
         expr.check(nodes.iter()).map_err(|bad| WhyError::Bad(bad.to_string()))?;
     }
@@ -104,9 +107,9 @@ fn one(reader: &Reader, nodes: &[NodeSummary], asked: &str, since: i64, now: i64
                 attributes.entry((*agent).clone()).or_insert_with(|| "none".to_owned());
             }
         }
-        let up_hours = node.booted.map(|booted| (now - crate::store::write::seconds(booted)) as f64 / 3600.0);
+        let up_hours = longest_uptime(node, &of_node, now);
         NodeRow {
-            id: name(node),
+            id: node.name().to_owned(),
             attributes,
             sick,
             up_hours,
@@ -130,8 +133,12 @@ fn one(reader: &Reader, nodes: &[NodeSummary], asked: &str, since: i64, now: i64
     })
 }
 
-fn name(node: &NodeSummary) -> String {
-    node.host.clone().unwrap_or_else(|| node.node.clone())
+/// Of the boots in the time that is asked about. The present uptime says nothing about what was before a reboot.
+fn longest_uptime(node: &NodeSummary, of_node: &NodeLives, now: i64) -> Option<f64> {
+    let seconds = crate::store::write::seconds;
+    let now_up = node.booted.map(|booted| now - seconds(booted));
+    let of_boot = |boot: &crate::answers::Boot| Some(seconds(boot.last_seen) - seconds(boot.booted?));
+    of_node.boots.iter().filter_map(of_boot).chain(now_up).max().map(|up| up.max(0) as f64 / 3600.0)
 }
 
 /// `None`: it is a code or a key.

@@ -16,6 +16,7 @@ pub mod name;
 mod named;
 pub mod node;
 pub mod proof;
+pub mod reach;
 pub mod stacks;
 pub mod subject;
 pub mod time_span;

@@ -77,7 +77,7 @@ export function LineChart({ name, minutes, from, until, boots }: { name: string;
   });
   const per = minutes.step_s === 60 ? "" : ` ${ofAnHour(name)},`;
   return (
-    <figure class="line"><figcaption><b>{titleOf(name)}</b><span class="muted">{per} last {told(name, range.last)}, at most {told(name, range.high)}</span></figcaption>
+    <figure class="line"><figcaption><b>{titleOf(name)}</b><span class="muted">{per} last {told(name, range.last)}, peak {told(name, range.high)}</span></figcaption>
       <canvas ref={ref} role="img" aria-label={`${titleOf(name)}: between ${told(name, range.low)} and ${told(name, range.high)}, last ${told(name, range.last)}.`} style={{ height: 76 }}
         onPointerMove={event => {
           const at = from + timeAt(axisFor(ref.current!.clientWidth), event.clientX - ref.current!.getBoundingClientRect().left) / NS;
@@ -91,13 +91,13 @@ export function LineChart({ name, minutes, from, until, boots }: { name: string;
 const CURVES: Record<Curve["of"], string> = { all: "all nodes", cohort: "nodes of the first cohort", elsewhere: "elsewhere" };
 
 export function Survival({ curves }: { curves: Curve[] }) {
-  const drawn = curves.filter(curve => curve.points.length > 0);
-  return drawn.length ? <Curves drawn={drawn} /> : <p class="muted">No curve: too few boots were watched.</p>;
+  const drawn = curves.filter(curve => curve.watched_hours > 0);
+  return drawn.some(curve => curve.points.length > 0) ? <Curves drawn={drawn} /> : <p class="muted">No curve: too few boots were watched.</p>;
 }
 
 function Curves({ drawn }: { drawn: Curve[] }) {
   const palette = paletteOf(useTheme());
-  const most = Math.max(24, ...drawn.map(curve => curve.points[curve.points.length - 1]!.hours));
+  const most = Math.max(24, ...drawn.map(curve => curve.watched_hours));
   const colour = (curve: Curve) => curve.of === "elsewhere" ? palette.user : palette.system;
   const { ref } = useCanvas((context, width, height) => {
     background(context, width, height, palette);
@@ -122,13 +122,16 @@ function Curves({ drawn }: { drawn: Curve[] }) {
       context.moveTo(x(0), y(1));
       let last = 1;
       for (const point of curve.points) { context.lineTo(x(point.hours), y(last)); context.lineTo(x(point.hours), y(point.survival)); last = point.survival; }
+      context.lineTo(x(curve.watched_hours), y(last));
       context.stroke();
       context.setLineDash([]);
     }
     context.lineWidth = 1;
   });
-  const end = (curve: Curve) => curve.points[curve.points.length - 1]!;
-  const text = (curve: Curve) => `${CURVES[curve.of]}: ${Math.round(end(curve).survival * 100)} % of ${curve.lives.toLocaleString("en")} boots without trouble after ${ago(end(curve).hours * 3600)}`;
+  // All at the same time, at which each of them was still watched.
+  const hours = Math.min(...drawn.map(curve => curve.watched_hours));
+  const share = (curve: Curve) => curve.points.filter(point => point.hours <= hours).at(-1)?.survival ?? 1;
+  const text = (curve: Curve) => `${CURVES[curve.of]}: ${Math.round(share(curve) * 100)} % of ${curve.lives.toLocaleString("en")} boots without trouble after ${ago(hours * 3600)}`;
   return (
     <figure><figcaption><b>Boots without this trouble, by time since boot</b></figcaption>
       <canvas ref={ref} role="img" aria-label={drawn.map(text).join("; ")} style={{ height: 190 }} />

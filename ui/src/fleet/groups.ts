@@ -36,11 +36,20 @@ export const quoted = (name: string, value: string): string => /[\s"]/.test(name
 export function matching(map: FleetMap, find: string): (node: number) => boolean {
   const tests = termsOf(find).map(({ name, value }) => {
     if (name === null) { const names = map.nodes.map(node => node.toLowerCase()); return (node: number) => names[node]!.includes(value); }
+    if (name === "problem") { const wanted = new Set(map.problems.flatMap((problem, at) => problem.code === value || problem.key === value ? [at] : [])); return (node: number) => map.has[node]!.some(at => wanted.has(at)); }
     const attribute = map.attributes.find(attribute => attribute.name === name) ?? map.attributes.find(attribute => attribute.name === `label:${name}`);
     const index = value === UNKNOWN ? -1 : attribute?.values.indexOf(value) ?? -2;
     return (node: number) => attribute !== undefined && (index >= 0 || value === UNKNOWN) && attribute.of[node] === index;
   });
   return node => tests.every(test => test(node));
+}
+
+// Why nothing matches, if the search itself may be why.
+export function misread(map: FleetMap, find: string): string {
+  const names = new Set(map.attributes.map(attribute => attribute.name.replace(/^label:/, "")));
+  const unknown = termsOf(find).find(({ name }) => name !== null && name !== "problem" && !/[<>!]$/.test(name) && !names.has(name.replace(/^label:/, "")));
+  if (/[<>()]|!=|(^|\s)(and|or|not|silent)(\s|$)/.test(find)) return "The search takes parts of names, ATTRIBUTE=VALUE and problem=CODE. For expressions: coroner fleet nodes --where";
+  return unknown ? `No node has an attribute ${plain(unknown.name!)}.` : "";
 }
 
 export function groupsOf(map: FleetMap, by: string, find: string, worst: boolean, weight: (node: number) => number): Group[] {

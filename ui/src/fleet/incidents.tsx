@@ -9,7 +9,7 @@ export function Incidents({ data, error, at, most }: { data: FleetIncidents | nu
   const then = data?.incidents.filter(({ incident }) => incident.triggered_real_ns / 1e9 <= at) ?? [];
   return (
     <section class="panel" aria-label="Incidents"><header class="bar"><h2>Incidents</h2><span class="about">of 7 days, newest first</span></header>
-      {error ? <Failure error={error} /> : !data ? <Waiting what="Reading incidents" /> : then.length === 0 ? <p class="muted">No node froze an incident in this time.</p>
+      {error ? <Failure error={error} /> : !data ? <Waiting what="Reading incidents" /> : then.length === 0 ? <p class="muted">No incidents in this time.</p>
         : <ul class="plain">{then.slice(0, most).map(({ node, host, incident }) => <li key={`${node} ${incident.number} ${incident.triggered_real_ns}`}><button class="row" onClick={() => update({ node: host ?? node })}>
           <span class="text">{plain(incident.text)}<br /><span class="muted"><b class="mono">{plain(host ?? node)}</b> · <span title={clockOf(incident.triggered_real_ns / 1e9)}>{ago(at - incident.triggered_real_ns / 1e9)} ago</span> · {plain(incident.state)}{incident.repeats ? ` · ${incident.repeats} repeats` : ""}</span></span><span class="code">{plain(incident.code)}</span></button></li>)}</ul>}
       {then.length > most && <p class="note"><button class="link" onClick={() => update({ view: "incidents" })}>{then.length - most} more</button></p>}

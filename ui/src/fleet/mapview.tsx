@@ -5,7 +5,7 @@ import { css, paletteOf } from "../paint/colour.ts";
 import { useTheme } from "../paint/theme.ts";
 import { tip } from "../shell/tip.tsx";
 import { colouring, numbersOf } from "./colours.ts";
-import { counts, groupsOf, quoted, UNKNOWN } from "./groups.ts";
+import { counts, groupsOf, misread, quoted, UNKNOWN } from "./groups.ts";
 import { cellAt, hit, LABEL, layOut, moved, type Hit } from "./layout.ts";
 import { now, update, type State } from "./state.ts";
 import type { FleetMap } from "./types.ts";
@@ -126,7 +126,7 @@ export function MapView({ map, state, problem, stale }: { map: FleetMap; state: 
       <Tools map={map} state={state} />
       <div class="bar"><span class="legend">{colours.legend.map(({ text, fill }) => <span key={text}><Swatch fill={css(fill)} />{text}</span>)}{map.silent.length > 0 && <span>small: silent</span>}</span>
         {shown < map.nodes.length && <span class="about">{many(shown, "node")} of {map.nodes.length.toLocaleString("en")}</span>}</div>
-      {shown === 0 && <p class="muted">{map.nodes.length ? "No node matches." : map.live ? "No node has reported yet." : "No node was known then."}</p>}
+      {shown === 0 && <p class="muted">{map.nodes.length ? misread(map, state.find) || "No node matches." : map.live ? "No node has reported yet." : "No node was known then."}</p>}
       <canvas ref={ref} tabIndex={0} role="img" aria-label={label} aria-describedby="keys-map" style={{ height: Math.max(40, Math.ceil(layout.height)) }} data-cell={layout.cell} data-nodes={shown}
         onPointerMove={event => { const at = place(event); pointed.current = at; ref.current!.style.cursor = at ? "pointer" : ""; tell(at, event.clientX, event.clientY); redraw(); }}
         onPointerLeave={() => { pointed.current = null; tip.set(null); redraw(); }}
@@ -164,7 +164,7 @@ function Tools({ map, state }: { map: FleetMap; state: State }) {
       <label>Colour by <select id="colour" value={state.colour} onChange={event => update({ colour: event.currentTarget.value })}>
         <option value="problem">worst problem</option><option value="up">uptime</option>{Object.entries(NUMBERS).map(([name, { title }]) => <option key={name} value={name}>{title}</option>)}</select></label>
       <span class="choice" role="radiogroup" aria-label="Order within a group (s)"><button role="radio" aria-checked={!state.worst} onClick={() => update({ worst: false }, true)}>By name</button><button role="radio" aria-checked={state.worst} onClick={() => update({ worst: true }, true)}>Worst first</button></span>
-      <span class="search"><input id="find" type="search" value={state.find} placeholder="find: name, zone=us-east-1a" aria-label="Only nodes that match: a part of the name, or attribute=value" onInput={event => update({ find: event.currentTarget.value }, true)}
+      <span class="search"><input id="find" type="search" value={state.find} placeholder="name, zone=a, problem=…" aria-label="Only nodes that match: a part of the name, attribute=value, or problem=code" onInput={event => update({ find: event.currentTarget.value }, true)}
         onKeyDown={event => { if (event.key === "Escape") { update({ find: "" }, true); event.currentTarget.blur(); event.stopPropagation(); } }} /></span>
       {map.numbers_of === "hour" && state.colour !== "problem" && state.colour !== "up" && <span class="about">minutes are no longer kept: numbers of that hour</span>}
     </div>

@@ -40,7 +40,7 @@ function Cohorts({ why, map }: { why: Why; map: FleetMap }) {
   return (
     <>
       <div class="said-why">{why.words.map((line, at) => <p key={at} class={at ? "" : "first"}><Words text={plain(line)} copy /></p>)}</div>
-      <p class="about">{many(why.nodes.sick, "node")} had it within 7 days, {why.nodes.healthy.toLocaleString("en")} did not{why.nodes.unknown ? `; of ${why.nodes.unknown.toLocaleString("en")} nothing is known` : ""}.</p>
+      <p class="about">{many(why.nodes.sick, "node")} had it within 7 days, {why.nodes.healthy.toLocaleString("en")} did not.</p>
       {why.cohorts.length > 0 && <div class="wide"><table class="cohorts"><caption>Cohorts, the best explanation first</caption>
         <thead><tr><th scope="col">nodes with</th><th scope="col" class="number">sick</th><th scope="col" class="number">elsewhere</th><th scope="col" class="number">risk ×</th><th scope="col">cannot be told apart from</th><th scope="col" /></tr></thead>
         <tbody>{why.cohorts.map((cohort, at) => <tr key={at}><td><b>{named(cohort.attributes)}</b>{cohort.protective && <span class="muted"> spared</span>}</td>

@@ -58,7 +58,7 @@ export function Slider({ history, at, times, code }: { history: FleetHistory | n
     context.textBaseline = "middle";
     context.fillStyle = css(palette.muted);
     context.fillText(width < 700 ? "sick" : own && code ? plain(code) : "sick nodes", 8, AXIS_HEIGHT + 12);
-    context.fillText(`at most ${Math.max(0, ...(own ?? history?.sick ?? [0])).toLocaleString("en")}`, 8, AXIS_HEIGHT + 30);
+    context.fillText(`peak ${Math.max(0, ...(own ?? history?.sick ?? [0])).toLocaleString("en")}`, 8, AXIS_HEIGHT + 30);
     context.fillText("UTC", 8, AXIS_HEIGHT / 2);
     const mark = Math.min(Math.max(place(axis, ((at ?? times.until) - times.from) * NS), axis.left), axis.left + axis.width);
     context.fillStyle = css(at === null ? palette.muted : palette.accent);

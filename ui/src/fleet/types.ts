@@ -21,7 +21,7 @@ export interface Cohort {
   attributes: Attributes; aliases: Attributes[]; rivals: Attributes[]; protective: boolean; sick: number; of: number; elsewhere_sick: number; elsewhere: number;
   risk_ratio: Ratio; p_adjusted: number; told_apart_by: string[];
 }
-export interface Curve { of: "all" | "cohort" | "elsewhere"; nodes: number; lives: number; onsets: number; points: { hours: number; survival: number; at_risk: number; onsets: number }[] }
+export interface Curve { of: "all" | "cohort" | "elsewhere"; nodes: number; lives: number; onsets: number; watched_hours: number; points: { hours: number; survival: number; at_risk: number; onsets: number }[] }
 export interface Why {
   nodes: { sick: number; healthy: number; unknown: number }; cohorts: Cohort[];
   uptime: { matters: boolean; reboot_helps_for_days: number | null; curves: Curve[] }; conclusion: string; words: string[];

@@ -1,8 +1,9 @@
 //! `coroner fleet export`
 
-use super::print;
+use super::{grouped, print};
 use crate::args::ExportArgs;
 use crate::client;
+use crate::export::Format;
 use crate::save::{Existing, save};
 use anyhow::ensure;
 use clap::ValueEnum;
@@ -16,7 +17,15 @@ pub fn run(args: &ExportArgs) -> anyhow::Result<()> {
     let mut given = vec![("what", what.as_str()), ("format", &format), ("since", &since)];
     given.extend(args.matching.as_deref().map(|matching| ("where", matching)));
     let output = args.output.as_deref().filter(|output| *output != Path::new("-"));
-    let is_csv = args.format == crate::export::Format::Csv;
+    let is_csv = args.format == Format::Csv;
+    if let Some(ending) = output.and_then(|output| output.extension()?.to_str()) {
+        let is_other = if is_csv { ending == "parquet" } else { ending == "csv" };
+        ensure!(
+            !is_other,
+            "-o {}: --format {format} is not what its name says",
+            args.output.as_deref().unwrap_or(Path::new("")).display()
+        );
+    }
     ensure!(is_csv || output.is_some(), "Parquet is written to a file: name it with -o FILE");
     ensure!(!args.at.json || output.is_some(), "--json describes the file that was written: name it with -o FILE");
     let mut body = client::open(&args.at, "export", &given)?.into_body();
@@ -26,7 +35,7 @@ pub fn run(args: &ExportArgs) -> anyhow::Result<()> {
         json!({ "schema": "coroner.fleet.export/1", "what": what, "format": format, "file": output, "bytes": bytes });
     match args.at.json {
         true => print(&format!("{document}\n")),
-        false => print(&format!("{what}: {bytes} bytes written to {}\n", output.display())),
+        false => print(&format!("{what}: {} bytes written to {}\n", grouped(bytes), output.display())),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `coroner fleet fetch`
 
 use super::{ago, print};
-use crate::answers::Fetch;
+use crate::answers::{Fetch, called};
 use crate::args::FetchArgs;
 use crate::client::{self, encoded, parse};
 use crate::files::hex;
@@ -88,7 +88,7 @@ fn asked_again(args: &FetchArgs, path: &str) -> anyhow::Result<Fetch> {
 
 fn name_of(fetch: &Fetch) -> String {
     let node = fetch.id.rsplit_once('/').map_or(fetch.id.as_str(), |(node, _)| node);
-    printable(fetch.host.as_deref().unwrap_or(node))
+    printable(called(node, fetch.host.as_deref()))
 }
 
 /// Fails if there is nothing to wait for.

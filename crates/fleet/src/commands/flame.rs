@@ -14,8 +14,13 @@ const SMALLEST: f64 = 0.005;
 
 pub fn run(args: &FlameArgs) -> anyhow::Result<()> {
     let since = args.since.as_secs().to_string();
-    let given =
-        [("since", Some(since.as_str())), ("where", args.matching.as_deref()), ("diff_where", args.diff.as_deref())];
+    // Without --where: the others.
+    let others = args.diff.as_ref().filter(|_| args.matching.is_none()).map(|diff| format!("not ({diff})"));
+    let given = [
+        ("since", Some(since.as_str())),
+        ("where", args.matching.as_deref().or(others.as_deref())),
+        ("diff_where", args.diff.as_deref()),
+    ];
     let given: Vec<(&str, &str)> = given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
     let stacks = ask(&args.at, "stacks", &given)?;
     if args.at.json {

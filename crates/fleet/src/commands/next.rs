@@ -1,6 +1,7 @@
 //! `coroner fleet next`
 
 use super::{ago, grouped, plural, show};
+use crate::answers::called;
 use crate::args::NextArgs;
 use crate::client::ask;
 use crate::ingest::printable;
@@ -8,7 +9,7 @@ use crate::next::{Next, NextNode, Range};
 use coroner_report::Wall;
 
 pub fn run(args: &NextArgs) -> anyhow::Result<()> {
-    let limit = args.limit.to_string();
+    let limit = if args.limit == 0 { u32::MAX } else { args.limit }.to_string();
     let given = [("where", args.matching.as_deref()), ("limit", Some(limit.as_str()))];
     let given: Vec<(&str, &str)> = given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
     show(&args.at, &ask(&args.at, "next", &given)?, text)
@@ -25,7 +26,7 @@ fn text(next: &Next) -> String {
     }
     let mut text = match (&next.level, next.seen_getting_hurt) {
         (Some(level), hurt) => format!(
-            "{} got one of {} while watched: half of them with fewer than {} dead memory cgroups, a tenth with fewer than {}\n",
+            "{} got one of {} while watched: half of them below {} dead memory cgroups, one in ten below {}\n",
             plural(hurt, "node"),
             next.codes.iter().map(|code| printable(code)).collect::<Vec<_>>().join(", "),
             number(level.median),
@@ -41,10 +42,10 @@ fn text(next: &Next) -> String {
     };
     let reached = match counts.reached {
         0 => String::new(),
-        reached => format!(" ({} of them have as many already)", grouped(reached)),
+        reached => format!(" ({} are past that number already)", grouped(reached)),
     };
     text.push_str(&format!(
-        "{}: {} growing{reached}, {} steady, {} hurt already, {} up for too short to tell, {} silent\n",
+        "{}: {} growing{reached}, {} steady, {} sick already, {} rebooted too recently to tell, {} silent\n",
         plural(counts.asked, "node"),
         grouped(counts.growing),
         grouped(counts.steady),
@@ -72,7 +73,7 @@ fn text(next: &Next) -> String {
 
 fn line(node: &NextNode, next: &Next) -> String {
     let Range { value, low, high } = node.growth_per_day;
-    let name = printable(node.host.as_deref().unwrap_or(&node.node));
+    let name = printable(called(&node.node, node.host.as_deref()));
     let up = node.booted.map_or_else(|| "?".to_owned(), |booted| ago(booted, next.at));
     let growth = format!("{} ({} to {})", number(value), number(low), number(high));
     let reaches = node.reaches.map_or_else(String::new, |reaches| {

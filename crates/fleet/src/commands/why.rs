@@ -23,7 +23,7 @@ fn why_text(answer: &WhyAnswer) -> String {
     match answer {
         WhyAnswer::One(why) => one_why(why),
         WhyAnswer::All(all) if all.why.is_empty() => {
-            "No node had a problem of severity warning or critical.\n".to_owned()
+            "No node that was diagnosed had a problem of severity warning or critical in this time.\n".to_owned()
         }
         WhyAnswer::All(all) => all.why.iter().map(one_why).collect::<Vec<_>>().join("\n"),
     }
@@ -33,10 +33,10 @@ fn one_why(why: &Why) -> String {
     let mut text = printable(&why.condition.asked);
     if why.condition.kind == "problem" {
         let time = format!("{:.0}", why.condition.since_hours / 24.0);
-        let time = if why.condition.since_hours >= 48.0 {
-            format!("{time} days")
-        } else {
-            format!("{:.0} h", why.condition.since_hours)
+        let time = match why.condition.since_hours {
+            hours if hours >= 48.0 => format!("{time} days"),
+            hours if hours >= 2.0 => format!("{hours:.0} h"),
+            hours => format!("{:.0} min", hours * 60.0),
         };
         text.push_str(&format!(", now or in the last {time}: {}", plural(why.explanation.nodes.sick as u64, "node")));
     }
@@ -109,8 +109,10 @@ fn chance(p: f64) -> String {
 
 /// The share of boots without the problem so long after boot.
 fn curves(curves: &[Curve]) -> String {
-    let last = |curve: &Curve| curve.points.last().map_or(0.0, |point| point.hours / 24.0);
-    let longest = curves.iter().map(last).fold(0.0, f64::max);
+    if curves.iter().all(|curve| curve.points.is_empty()) {
+        return String::new();
+    }
+    let longest = curves.iter().map(|curve| curve.watched_hours / 24.0).fold(0.0, f64::max);
     let mut days: Vec<f64> = DAYS.into_iter().filter(|day| *day <= longest).collect();
     if days.is_empty() {
         return String::new();
@@ -128,11 +130,10 @@ fn curves(curves: &[Curve]) -> String {
         };
         text.push_str(&format!("  {:<40}", format!("{name} ({})", plural(curve.lives as u64, "boot"))));
         for day in &days {
-            // Nobody was watched for longer, or nothing happened since.
-            let share = if *day > last(curve) && !curve.points.is_empty() {
-                "–".to_owned()
-            } else {
-                format!("{:.0} %", survival(&curve.points, day * 24.0) * 100.0)
+            let is_watched = day * 24.0 <= curve.watched_hours;
+            let share = match is_watched {
+                true => format!("{:.0} %", survival(&curve.points, day * 24.0) * 100.0),
+                false => "–".to_owned(),
             };
             text.push_str(&format!("{share:>7}"));
         }

@@ -63,7 +63,9 @@ fn a_store_of_an_older_format_gets_its_hours() {
     let (dir, mut db) = opened();
     fill(&mut db, "n1", "boot-1", 0..3, |hour| hour as u64);
     let newer = ["starved_queues", "throttled_ms", "direct_reclaim_pages", "own_cpu_ms"];
-    newer.map(|column| db.execute_batch(&format!("ALTER TABLE minutes DROP COLUMN {column}")).unwrap());
+    for column in newer {
+        db.execute_batch(&format!("ALTER TABLE minutes DROP COLUMN {column}")).unwrap();
+    }
     db.execute_batch("DROP TABLE hours; PRAGMA user_version=2;").unwrap();
     drop(db);
     let db = schema::open(&dir.path().join("fleet.db")).unwrap();

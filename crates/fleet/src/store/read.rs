@@ -78,7 +78,8 @@ pub fn status(db: &Connection, now: i64) -> rusqlite::Result<FleetStatus> {
     let mut problems = db.prepare(
         "SELECT e.key, min(e.code), max(CASE e.severity WHEN 'critical' THEN 3 WHEN 'warning' THEN 2 ELSE 1 END),
            count(DISTINCT e.node_id), count(DISTINCT CASE WHEN n.last_seen < ?1 THEN e.node_id END), min(e.began),
-           min(coalesce(n.host, n.node) || char(0) || coalesce(e.title, '')),
+           min(CASE WHEN length(n.node) = 32 AND n.node NOT GLOB '*[^0-9a-fA-F]*' THEN coalesce(n.host, n.node) ELSE n.node END
+             || char(0) || coalesce(e.title, '')),
            NOT EXISTS (SELECT 1 FROM episodes old WHERE old.key = e.key AND old.began < ?2)
          FROM episodes e JOIN nodes n ON n.id = e.node_id WHERE e.ended IS NULL
          GROUP BY e.key ORDER BY 3 DESC, 4 DESC, 1",

@@ -81,7 +81,8 @@ pub fn store(tx: &mut Transaction<'_>, key: &str, batches: &[Batch], now: i64) -
 
 pub fn known_with_another_key(node: &str) -> String {
     format!(
-        "node {} is known with another key. If its disk was replaced, this ends an hour after its last report",
+        "node {} is known with another key. If its disk was replaced, this ends an hour after its last report; if another machine has \
+         the same machine id, name this one with --report-as",
         crate::ingest::printable(node)
     )
 }

@@ -2,6 +2,7 @@
 
 use crate::config::ReportConfig;
 use anyhow::Context;
+use coroner_report::reach::what_to_do;
 use coroner_report::{Acknowledged, WantedFile};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -97,7 +98,11 @@ impl Sender {
     pub fn send(&mut self, body: &[u8]) -> Sent {
         let sent = match self.link.post("report", body) {
             Ok(response) => judge(response),
-            Err(error) => Sent::Later(format!("{}: {error:#}", self.link.to), None),
+            Err(error) => {
+                let error = format!("{error:#}");
+                let what_to_do = what_to_do(&self.link.to, &error).map_or_else(String::new, |todo| format!(": {todo}"));
+                Sent::Later(format!("{}: {error}{what_to_do}", self.link.to), None)
+            }
         };
         match sent {
             Sent::Stored(_) | Sent::Refused(_) => self.failures = 0,
@@ -142,12 +147,15 @@ pub fn said(response: &mut Response<ureq::Body>) -> String {
     response.body_mut().with_config().limit(MOST_ANSWERED).read_to_string().unwrap_or_default()
 }
 
-/// The collector's reason, from its JSON or as it is, in one short line.
+/// The collector's reason and advice, from its JSON or as it is, in one short line.
 pub fn reason(said: &str) -> String {
-    let error =
-        serde_json::from_str::<serde_json::Value>(said).ok().and_then(|json| Some(json["error"].as_str()?.to_owned()));
-    let text = error.unwrap_or_else(|| said.to_owned());
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
+    let json: serde_json::Value = serde_json::from_str(said).unwrap_or_default();
+    let text = match (json["error"].as_str(), json["what_to_do"].as_str()) {
+        (Some(error), Some(what_to_do)) => format!("{error}: {what_to_do}"),
+        (Some(error), None) => error.to_owned(),
+        _ => said.to_owned(),
+    };
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(400).collect()
 }
 
 fn authorities(file: &Path) -> anyhow::Result<RootCerts> {
