@@ -5,10 +5,10 @@
 
 use crate::answers::NodeSummary;
 use crate::query::Expr;
-use crate::store::growth::{self, Point};
-use crate::store::read::{self, wall};
+use crate::store::Reader;
+use crate::store::growth::Point;
+use crate::store::read::wall;
 use coroner_report::Wall;
-use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
 pub const SCHEMA: &str = "coroner.fleet.next/1";
@@ -114,14 +114,14 @@ pub struct Reaches {
     pub latest: Option<Wall>,
 }
 
-pub fn next(db: &Connection, picked: Option<&Expr>, limit: usize, now: i64) -> rusqlite::Result<Next> {
+pub fn next(reader: &Reader, picked: Option<&Expr>, limit: usize, now: i64) -> anyhow::Result<Next> {
     let since = now - LOOK_BACK_S;
-    let mut levels: Vec<f64> = growth::levels_at_onset(db, &CODES, since)?.into_values().collect();
+    let mut levels: Vec<f64> = reader.levels_at_onset(&CODES, since)?.into_values().collect();
     let level = level(&mut levels);
-    let mut points = growth::points(db, since, now)?;
+    let mut points = reader.points(since, now)?;
     let mut counts = NextCounts::default();
     let mut next = Vec::new();
-    for (id, node) in read::nodes(db, now)? {
+    for (id, node) in reader.nodes_by_id(now)? {
         if picked.is_some_and(|expr| expr.matches(&node, now) != Some(true)) {
             continue;
         }

@@ -127,7 +127,7 @@ pub async fn serve(options: ServeOptions) -> anyhow::Result<()> {
     let page_token = people.clone();
     let place = Place::parse(&files.unwrap_or_else(|| own.join("files").display().to_string()))?;
     let collector = Arc::new(Collector {
-        files: Files::open(place, &own, limits)?,
+        files: Files::open(place, &own, limits, store.board(collector_name()?))?,
         viewers: Viewers::open(&own)?,
         store,
         agents,
@@ -195,6 +195,7 @@ pub async fn serve(options: ServeOptions) -> anyhow::Result<()> {
     let handle = axum_server::Handle::new();
     tokio::spawn(stop_on_signals(handle.clone(), Arc::clone(&collector)));
     tokio::spawn(files::tidy(Arc::clone(&collector)));
+    tokio::spawn(files::hear(Arc::clone(&collector)));
     tokio::spawn(view::tidy(Arc::clone(&collector)));
     let service = app.into_make_service();
     match tls {
@@ -215,6 +216,14 @@ pub async fn serve(options: ServeOptions) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// No other collector has it.
+fn collector_name() -> anyhow::Result<String> {
+    let mut bytes = [0; 16];
+    let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
+    filled.ok().context("the system gives no random numbers")?;
+    Ok(crate::files::hex(&bytes))
 }
 
 /// The usual limit of 1024 is for programs that know no more.
@@ -379,15 +388,6 @@ pub async fn answer<T: serde::Serialize + Send + 'static>(
     }
 }
 
-/// What only the embedded store answers.
-pub async fn answer_embedded<T: serde::Serialize + Send + 'static>(
-    collector: Arc<Collector>,
-    headers: &HeaderMap,
-    ask: impl FnOnce(&rusqlite::Connection, i64) -> Result<T, Refusal> + Send + 'static,
-) -> Response {
-    answer(collector, headers, |reader, now| ask(reader.sqlite().map_err(of_store)?, now)).await
-}
-
 async fn asked<T: Send + 'static>(
     collector: Arc<Collector>,
     headers: &HeaderMap,
@@ -418,10 +418,6 @@ fn failed(why: &str) -> Refusal {
         &format!("the store could not be read: {why}"),
         "see the collector's messages",
     )
-}
-
-pub fn of_db(error: rusqlite::Error) -> Refusal {
-    failed(&error.to_string())
 }
 
 pub fn of_store(error: anyhow::Error) -> Refusal {
@@ -497,18 +493,15 @@ fn sort(nodes: &mut [crate::answers::NodeSummary], field: &str) -> Result<(), St
 
 async fn node(State(collector): State<Arc<Collector>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
     answer(collector, &headers, move |reader, now| {
-        let node = only_one(reader.find(&name).map_err(of_store)?, &name, String::as_str)?;
+        let node = find_one(reader, &name)?;
         reader.detail(&node, now).map_err(of_store)
     })
     .await
 }
 
-/// The node that a person means, by its row in the embedded store and its name.
-pub fn find_one(db: &rusqlite::Connection, name: &str) -> Result<(i64, String), Refusal> {
-    only_one(read::named(read::find(db, name).map_err(of_db)?, |(_, node)| node == name), name, |(_, node)| node)
-}
-
-fn only_one<T>(mut found: Vec<T>, asked: &str, name: impl Fn(&T) -> &str) -> Result<T, Refusal> {
+/// The node that a person means.
+pub fn find_one(reader: &Reader, asked: &str) -> Result<String, Refusal> {
+    let mut found = reader.find(asked).map_err(of_store)?;
     match found.len() {
         1 => Ok(found.remove(0)),
         0 => {
@@ -516,8 +509,7 @@ fn only_one<T>(mut found: Vec<T>, asked: &str, name: impl Fn(&T) -> &str) -> Res
             Err(refusal(StatusCode::NOT_FOUND, &why, "coroner fleet nodes lists them"))
         }
         several => {
-            let ids: Vec<&str> = found.iter().map(name).collect();
-            let why = format!("{several} nodes have the host name {}: {}", ingest::printable(asked), ids.join(", "));
+            let why = format!("{several} nodes have the host name {}: {}", ingest::printable(asked), found.join(", "));
             Err(refusal(StatusCode::CONFLICT, &why, "name one of them"))
         }
     }

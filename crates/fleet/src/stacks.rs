@@ -3,11 +3,11 @@
 use crate::answers::NodeSummary;
 use crate::ingest::printable;
 use crate::query::{self, BadExpr, Expr};
-use crate::store::read::{self, wall};
-use crate::store::stacks::{Side, StackCounts, count, count_nodes, text};
+use crate::store::Reader;
+use crate::store::read::wall;
+use crate::store::stacks::{Side, StackCounts};
 use coroner_report::Wall;
 use coroner_report::stacks::SMALLER;
-use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -107,17 +107,17 @@ pub enum NoStacks {
     NoNode { expression: Option<String>, known: usize },
     NoneSent { expression: Option<String>, matched: u64, minutes: i64 },
     Overlap { count: usize, example: String },
-    Db(rusqlite::Error),
+    Db(anyhow::Error),
 }
 
-impl From<rusqlite::Error> for NoStacks {
-    fn from(error: rusqlite::Error) -> NoStacks {
+impl From<anyhow::Error> for NoStacks {
+    fn from(error: anyhow::Error) -> NoStacks {
         NoStacks::Db(error)
     }
 }
 
-pub fn stacks(db: &Connection, asked: &Asked, now: i64) -> Result<FleetStacks, NoStacks> {
-    let nodes = read::nodes(db, now)?;
+pub fn stacks(reader: &Reader, asked: &Asked, now: i64) -> Result<FleetStacks, NoStacks> {
+    let nodes = reader.nodes_by_id(now)?;
     let picked = |expression: &Option<String>| -> Result<BTreeSet<i64>, NoStacks> {
         let parsed = expression.as_deref().map(query::parse).transpose();
         let bad = |bad| NoStacks::Bad(expression.clone().unwrap_or_default(), bad);
@@ -144,7 +144,7 @@ pub fn stacks(db: &Connection, asked: &Asked, now: i64) -> Result<FleetStacks, N
     let of = |ids: &BTreeSet<i64>, side: Side| ids.iter().map(|id| (*id, side)).collect::<Vec<_>>();
     let sides: HashMap<i64, Side> = of(&a, Side::A).into_iter().chain(b.iter().flat_map(|b| of(b, Side::B))).collect();
     let since = asked.since.max(0);
-    let counts = count(db, &sides, since, now)?;
+    let counts = reader.stack_counts(&sides, since, now)?;
     let cohort = |expression: &Option<String>, matched: usize, side: Side| {
         let (nodes, samples) = (counts.nodes[side as usize], counts.samples[side as usize]);
         if samples == 0 {
@@ -157,7 +157,8 @@ pub fn stacks(db: &Connection, asked: &Asked, now: i64) -> Result<FleetStacks, N
     let side_b = b.as_ref().map(|b| cohort(&asked.b, b.len(), Side::B)).transpose()?;
     let heaviest = heaviest(&counts, asked.most);
     let ids: Vec<i64> = heaviest.iter().map(|(id, _)| *id).collect();
-    let nodes_of = if asked.with_nodes { count_nodes(db, &sides, &ids, since, now)? } else { Vec::new() };
+    let nodes_of = if asked.with_nodes { reader.stack_nodes(&sides, &ids, since, now)? } else { Vec::new() };
+    let mut texts = reader.stack_texts(&ids)?;
     let mut stacks = Vec::with_capacity(heaviest.len());
     for (at, (id, samples)) in heaviest.iter().enumerate() {
         let part = |side: Side| {
@@ -166,9 +167,12 @@ pub fn stacks(db: &Connection, asked: &Asked, now: i64) -> Result<FleetStacks, N
             Part { share: share(samples, counts.samples[side as usize]), samples, nodes }
         };
         // A text lives longer than the samples that refer to it.
-        let Some(stack) = text(db, *id)? else { continue };
+        let Some(stack) = texts.remove(id) else { continue };
         stacks.push(StackShare { stack, a: part(Side::A), b: side_b.as_ref().map(|_| part(Side::B)) });
     }
+    // Ids are those of a store.
+    let weight = |stack: &StackShare| stack.a.share.max(stack.b.map_or(0.0, |b| b.share));
+    stacks.sort_by(|x: &StackShare, y| weight(y).total_cmp(&weight(x)).then_with(|| x.stack.cmp(&y.stack)));
     let left = |part: fn(&StackShare) -> f64| (1.0 - stacks.iter().map(part).sum::<f64>()).max(0.0);
     let share_a = left(|stack| stack.a.share);
     let share_b = left(|stack| stack.b.map_or(0.0, |b| b.share));

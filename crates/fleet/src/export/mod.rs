@@ -6,7 +6,7 @@ mod parquet;
 mod rows;
 
 use crate::query::Expr;
-use rusqlite::Connection;
+use crate::store::Reader;
 use std::io::Write;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -104,11 +104,11 @@ impl<W: Write + Send> Table<W> {
 }
 
 /// Writes all of it; an error leaves a file that is not complete.
-pub fn export(db: &Connection, export: &Export, now: i64, to: impl Write + Send) -> anyhow::Result<()> {
-    let nodes = rows::picked(db, export, now)?;
+pub fn export(reader: &Reader, export: &Export, now: i64, to: impl Write + Send) -> anyhow::Result<()> {
+    let nodes = rows::picked(reader, export, now)?;
     let columns = rows::columns(export.what, &nodes);
     let mut table = Table::begin(export.format, &columns, to)?;
-    rows::write(db, export, &nodes, &columns, &mut table)?;
+    rows::write(reader, export, &nodes, &columns, &mut table)?;
     table.finish()
 }
 

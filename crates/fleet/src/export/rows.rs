@@ -2,24 +2,20 @@
 
 use super::{Cell, Column, Export, Kind, Table, What};
 use crate::answers::NodeSummary;
-use crate::store::read::{self, NUMBERS};
+use crate::store::Reader;
+use crate::store::dump::{Node, ToldEpisode};
+use crate::store::read::NUMBERS;
 use crate::store::write::seconds;
 use coroner_report::Incident;
-use rusqlite::{Connection, Row, params};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-/// Rows read at once: between pages no query is open, so that the store can tidy up while a client is slow.
-const PAGE: i64 = 4096;
 /// Attributes with a column of their own: those that most nodes have.
 const MOST_ATTRIBUTES: usize = 200;
 
-/// With its row id.
-pub type Node = (i64, NodeSummary);
-
 /// Nodes that match; of the table of nodes those that reported since.
-pub fn picked(db: &Connection, export: &Export, now: i64) -> rusqlite::Result<Vec<Node>> {
-    let mut nodes = read::nodes(db, now)?;
+pub fn picked(reader: &Reader, export: &Export, now: i64) -> anyhow::Result<Vec<Node>> {
+    let mut nodes = reader.nodes_by_id(now)?;
     nodes.retain(|(_, node)| {
         let reported = export.what != What::Nodes || seconds(node.last_seen) >= export.since;
         reported && export.picked.as_ref().is_none_or(|expr| expr.matches(node, now) == Some(true))
@@ -116,22 +112,35 @@ fn attributes(nodes: &[Node]) -> BTreeSet<&str> {
 }
 
 pub fn write<W: Write + Send>(
-    db: &Connection,
+    reader: &Reader,
     export: &Export,
     nodes: &[Node],
     columns: &[Column],
     to: &mut Table<W>,
 ) -> anyhow::Result<()> {
-    let attributes: BTreeSet<&str> = if export.what == What::Nodes { attributes(nodes) } else { BTreeSet::new() };
-    for (id, node) in nodes {
-        match export.what {
-            What::Nodes => to.row(&node_cells(node, &attributes, columns.len()))?,
-            What::Minutes => minutes(db, *id, node, export.since, to)?,
-            What::Episodes => episodes(db, *id, node, export.since, to)?,
-            What::Incidents => incidents(db, *id, node, export.since, to)?,
+    let since = export.since;
+    match export.what {
+        What::Nodes => {
+            let attributes = attributes(nodes);
+            nodes.iter().try_for_each(|(_, node)| to.row(&node_cells(node, &attributes, columns.len())))
         }
+        What::Minutes => {
+            let mut cells = Vec::with_capacity(MINUTE.len() + NUMBERS.len());
+            reader.dump_minutes(nodes, since, &mut |node, minute, values| {
+                cells.clear();
+                cells.extend(values.iter().zip(NUMBERS).map(|(value, (_, _, unit))| number(*value, unit)));
+                let first = [Cell::Text(&node.node), Cell::text(node.host.as_deref()), Cell::Time(minute)];
+                to.row(&[&first[..], &cells].concat())
+            })
+        }
+        What::Episodes => {
+            reader.dump_episodes(nodes, since, &mut |node, episode| to.row(&episode_cells(node, &episode)))
+        }
+        What::Incidents => reader.dump_incidents(nodes, since, &mut |node, json| {
+            let incident: Incident = serde_json::from_str(json)?;
+            to.row(&incident_cells(node, &incident))
+        }),
     }
-    Ok(())
 }
 
 fn node_cells<'a>(node: &'a NodeSummary, attributes: &BTreeSet<&str>, width: usize) -> Vec<Cell<'a>> {
@@ -167,106 +176,30 @@ fn rank(severity: &str) -> u8 {
     }
 }
 
-/// All rows of a query; then it is closed.
-fn page<T>(
-    db: &Connection,
-    query: &str,
-    bounds: impl rusqlite::Params,
-    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-) -> rusqlite::Result<Vec<T>> {
-    db.prepare_cached(query)?.query_map(bounds, read)?.collect()
+fn episode_cells<'a>(node: &'a NodeSummary, episode: &'a ToldEpisode) -> Vec<Cell<'a>> {
+    let mut cells = vec![Cell::Text(&node.node), Cell::text(node.host.as_deref())];
+    cells.extend(episode.texts.iter().map(|text| Cell::text(text.as_deref())));
+    cells.extend(episode.times.iter().map(|time| Cell::time(*time)));
+    cells
 }
 
-fn minutes<W: Write + Send>(
-    db: &Connection,
-    id: i64,
-    node: &NodeSummary,
-    since: i64,
-    to: &mut Table<W>,
-) -> anyhow::Result<()> {
-    let numbers: Vec<&str> = NUMBERS.iter().map(|(_, column, _)| *column).collect();
-    let query = format!(
-        "SELECT minute, {} FROM minutes WHERE node_id = ?1 AND minute >= ?2 ORDER BY minute LIMIT ?3",
-        numbers.join(", ")
-    );
-    let mut from = since;
-    loop {
-        let read = |row: &Row<'_>| {
-            let mut values = [None; NUMBERS.len()];
-            for (at, value) in values.iter_mut().enumerate() {
-                *value = row.get::<_, Option<i64>>(at + 1)?;
-            }
-            Ok((row.get::<_, i64>(0)?, values))
-        };
-        let rows = page(db, &query, params![id, from, PAGE], read)?;
-        let mut cells = Vec::with_capacity(MINUTE.len() + NUMBERS.len());
-        for (minute, values) in &rows {
-            cells.clear();
-            cells.extend([Cell::Text(&node.node), Cell::text(node.host.as_deref()), Cell::Time(*minute)]);
-            cells.extend(values.iter().zip(NUMBERS).map(|(value, (_, _, unit))| number(*value, unit)));
-            to.row(&cells)?;
-        }
-        match rows.last() {
-            Some((last, _)) if rows.len() as i64 == PAGE => from = last + 1,
-            _ => return Ok(()),
-        }
-    }
-}
-
-fn episodes<W: Write + Send>(
-    db: &Connection,
-    id: i64,
-    node: &NodeSummary,
-    since: i64,
-    to: &mut Table<W>,
-) -> anyhow::Result<()> {
-    // Of one node at most some thousands are kept.
-    let query = "SELECT boot_id, key, code, subject_kind, subject, severity, certainty, title, began, seen_until, ended
-                 FROM episodes WHERE node_id = ?1 AND seen_until >= ?2 ORDER BY began, id";
-    let read = |row: &Row<'_>| {
-        let mut texts: [Option<String>; 8] = Default::default();
-        for (at, text) in texts.iter_mut().enumerate() {
-            *text = row.get(at)?;
-        }
-        Ok((texts, [row.get::<_, Option<i64>>(8)?, row.get(9)?, row.get(10)?]))
-    };
-    for (texts, times) in page(db, query, params![id, since], read)? {
-        let mut cells = vec![Cell::Text(&node.node), Cell::text(node.host.as_deref())];
-        cells.extend(texts.iter().map(|text| Cell::text(text.as_deref())));
-        cells.extend(times.iter().map(|time| Cell::time(*time)));
-        to.row(&cells)?;
-    }
-    Ok(())
-}
-
-fn incidents<W: Write + Send>(
-    db: &Connection,
-    id: i64,
-    node: &NodeSummary,
-    since: i64,
-    to: &mut Table<W>,
-) -> anyhow::Result<()> {
-    let query = "SELECT incident_json FROM incidents WHERE node_id = ?1 AND triggered >= ?2 ORDER BY triggered, number";
-    for json in page(db, query, params![id, since], |row| row.get::<_, String>(0))? {
-        let incident: Incident = serde_json::from_str(&json)?;
-        let count = |count: u64| Cell::Count(i64::try_from(count).unwrap_or(i64::MAX));
-        let time = |wall| Cell::Time(seconds(wall));
-        to.row(&[
-            Cell::Text(&node.node),
-            Cell::text(node.host.as_deref()),
-            count(incident.number),
-            time(incident.triggered),
-            time(incident.from),
-            time(incident.until),
-            Cell::Text(incident.state.as_str()),
-            Cell::Text(&incident.code),
-            Cell::text(incident.key.as_deref()),
-            Cell::Text(&incident.subject),
-            Cell::text(incident.by.as_deref()),
-            incident.core.map_or(Cell::Missing, |core| Cell::Count(core.into())),
-            count(incident.repeats),
-            Cell::Text(&incident.text),
-        ])?;
-    }
-    Ok(())
+fn incident_cells<'a>(node: &'a NodeSummary, incident: &'a Incident) -> [Cell<'a>; 14] {
+    let count = |count: u64| Cell::Count(i64::try_from(count).unwrap_or(i64::MAX));
+    let time = |wall| Cell::Time(seconds(wall));
+    [
+        Cell::Text(&node.node),
+        Cell::text(node.host.as_deref()),
+        count(incident.number),
+        time(incident.triggered),
+        time(incident.from),
+        time(incident.until),
+        Cell::Text(incident.state.as_str()),
+        Cell::Text(&incident.code),
+        Cell::text(incident.key.as_deref()),
+        Cell::Text(&incident.subject),
+        Cell::text(incident.by.as_deref()),
+        incident.core.map_or(Cell::Missing, |core| Cell::Count(core.into())),
+        count(incident.repeats),
+        Cell::Text(&incident.text),
+    ]
 }

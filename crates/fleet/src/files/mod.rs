@@ -1,12 +1,14 @@
 //! Recordings of incidents that people asked for. A node cannot be called, so what is wanted is told to it with the answer to its next
 //! report, and it sends the file piece by piece; see `reporter/files.rs` of the recorder.
 //!
-//! What is wanted is in memory only: who waits for a file asks again. Files are bounded by size and by age, the oldest go first. Nobody
-//! here reads what is in them.
+//! What is wanted is in memory only: who waits for a file asks again. Collectors that share a store also tell each other through it. One of
+//! them takes a file; to the others its pieces come in vain until that one has been silent for a while. Files are bounded by size and by
+//! age, the oldest go first. Nobody here reads what is in them.
 
 mod bucket;
 mod place;
 
+use crate::store::clickhouse::wanted::{Board, Wish};
 use anyhow::{Context, ensure};
 use coroner_report::WantedFile;
 use coroner_report::wanted::{GONE, PIECE_BYTES, REFUSED};
@@ -33,6 +35,12 @@ const WANTED_FOR: Duration = Duration::from_secs(1800);
 const MOST_COMING: usize = 8;
 /// An upload without a piece for so long has stopped.
 const COMING_WITHIN: Duration = Duration::from_secs(120);
+/// Another collector that tells nothing of a file for so long no longer takes it.
+const TAKEN_WITHIN: Duration = Duration::from_secs(30);
+/// It tells this often, at most, and in any case before that.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+/// Others see within this time that somebody still waits.
+const ASKED_EVERY: Duration = Duration::from_secs(60);
 /// What came of a file that never became complete.
 const PARTS_KEPT: Duration = Duration::from_secs(86_400);
 
@@ -69,6 +77,8 @@ pub enum Progress {
     TooLarge {
         bytes: u64,
     },
+    /// Another collector has it, and this one does not find it.
+    StoredElsewhere,
 }
 
 /// A part of a file, as a node sends it.
@@ -80,7 +90,7 @@ pub struct Piece<'a> {
     pub bytes: &'a [u8],
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotReceived {
     NotWanted,
     /// It must go on from here.
@@ -106,6 +116,30 @@ struct Want {
     coming: Option<Coming>,
     /// A piece is being written.
     is_busy: bool,
+    /// How far another collector is, and when it said so.
+    elsewhere: Option<(u64, u64, Instant)>,
+    /// When the others were told last that somebody waits, and how far it is.
+    asked_them: Option<Instant>,
+    told_them: Option<Instant>,
+}
+
+impl Want {
+    fn new(triggered_s: i64, asked: Instant) -> Want {
+        Want {
+            triggered_s,
+            asked,
+            answer: Answer::None,
+            coming: None,
+            is_busy: false,
+            elsewhere: None,
+            asked_them: None,
+            told_them: None,
+        }
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        self.elsewhere.is_some_and(|(_, _, at)| at.elapsed() < TAKEN_WITHIN)
+    }
 }
 
 enum Answer {
@@ -114,6 +148,7 @@ enum Answer {
     Gone,
     TooLarge(u64),
     Stored,
+    StoredElsewhere,
 }
 
 #[derive(Clone)]
@@ -130,18 +165,19 @@ pub struct Files {
     parts: PathBuf,
     limits: Limits,
     wants: Mutex<HashMap<(String, u64), Want>>,
+    board: Option<Board>,
 }
 
 impl Files {
     /// `own`: the collector's directory.
-    pub fn open(place: Place, own: &Path, limits: Limits) -> anyhow::Result<Files> {
+    pub fn open(place: Place, own: &Path, limits: Limits, board: Option<Board>) -> anyhow::Result<Files> {
         let parts = own.join("parts");
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&parts)
             .with_context(|| format!("cannot create {}", parts.display()))?;
-        Ok(Files { place, parts, limits, wants: Mutex::default() })
+        Ok(Files { place, parts, limits, wants: Mutex::default(), board })
     }
 
     fn wants(&self) -> MutexGuard<'_, HashMap<(String, u64), Want>> {
@@ -157,29 +193,63 @@ impl Files {
         if !wants.contains_key(&key) && wants.len() >= MOST_WANTED {
             return Err(NotReceived::Busy);
         }
-        let new = || Want {
-            triggered_s: id.triggered_s,
-            asked: Instant::now(),
-            answer: Answer::None,
-            coming: None,
-            is_busy: false,
-        };
-        let want = wants.entry(key).or_insert_with(new);
+        let want = wants.entry(key).or_insert_with(|| Want::new(id.triggered_s, Instant::now()));
         (want.asked, want.triggered_s, want.answer) = (Instant::now(), id.triggered_s, Answer::None);
+        let Some(board) = &self.board else { return Ok(()) };
+        want.asked_them = Some(Instant::now());
+        drop(wants);
+        Ok(board.ask(&id.node, id.number, id.triggered_s)?)
+    }
+
+    pub fn progress(&self, id: &Id) -> anyhow::Result<Progress> {
+        self.hear(Some((&id.node, id.number)))?;
+        let mut wants = self.wants();
+        let Some(want) = wants.get_mut(&(id.node.clone(), id.number)) else { return Ok(Progress::Unwanted) };
+        want.asked = Instant::now();
+        let progress = match (&want.answer, &want.coming, want.elsewhere) {
+            (Answer::Refused, ..) => Progress::Refused,
+            (Answer::Gone, ..) => Progress::Gone,
+            (Answer::TooLarge(bytes), ..) => Progress::TooLarge { bytes: *bytes },
+            (Answer::StoredElsewhere, ..) => Progress::StoredElsewhere,
+            (_, Some(coming), _) => Progress::Receiving { bytes: coming.have, of: coming.size },
+            (_, None, Some((bytes, of, at))) if at.elapsed() < COMING_WITHIN => Progress::Receiving { bytes, of },
+            (_, None, _) => Progress::Waiting,
+        };
+        let is_open = matches!(want.answer, Answer::None);
+        let says_so = is_open && want.asked_them.is_none_or(|at| at.elapsed() >= ASKED_EVERY);
+        if let Some(board) = self.board.as_ref().filter(|_| says_so) {
+            want.asked_them = Some(Instant::now());
+            drop(wants);
+            board.ask(&id.node, id.number, id.triggered_s)?;
+        }
+        Ok(progress)
+    }
+
+    /// Whether there are other collectors to hear.
+    pub fn has_others(&self) -> bool {
+        self.board.is_some()
+    }
+
+    /// What other collectors say: of all recordings, or of one.
+    pub fn hear(&self, only: Option<(&str, u64)>) -> anyhow::Result<()> {
+        let Some(board) = &self.board else { return Ok(()) };
+        let wishes = board.read(WANTED_FOR.as_secs(), only)?;
+        let mut wants = self.wants();
+        wants.retain(|_, want| want.asked.elapsed() < WANTED_FOR);
+        for wish in wishes {
+            let key = (wish.node.clone(), wish.number);
+            if wants.len() < MOST_WANTED || wants.contains_key(&key) {
+                let ago = |ms| Instant::now().checked_sub(Duration::from_millis(ms)).unwrap_or_else(Instant::now);
+                let asked = ago(wish.asked_ago);
+                let want = wants.entry(key).or_insert_with(|| Want::new(wish.triggered.into(), asked));
+                heard(want, &wish, asked, ago(wish.told_ago));
+            }
+        }
         Ok(())
     }
 
-    pub fn progress(&self, id: &Id) -> Progress {
-        let mut wants = self.wants();
-        let Some(want) = wants.get_mut(&(id.node.clone(), id.number)) else { return Progress::Unwanted };
-        want.asked = Instant::now();
-        match (&want.answer, &want.coming) {
-            (Answer::Refused, _) => Progress::Refused,
-            (Answer::Gone, _) => Progress::Gone,
-            (Answer::TooLarge(bytes), _) => Progress::TooLarge { bytes: *bytes },
-            (_, Some(coming)) => Progress::Receiving { bytes: coming.have, of: coming.size },
-            (_, None) => Progress::Waiting,
-        }
+    fn tell(&self, node: &str, number: u64, state: &str, bytes: u64, of: u64) -> anyhow::Result<()> {
+        self.board.as_ref().map_or(Ok(()), |board| board.tell(node, number, state, bytes, of))
     }
 
     /// What to tell a node.
@@ -193,6 +263,7 @@ impl Files {
 
     /// The node sends nothing, and says why.
     pub fn unsent(&self, node: &str, number: u64, why: &str) -> Result<(), NotReceived> {
+        self.hear_of_new(node, number)?;
         let mut wants = self.wants();
         let want = wants.get_mut(&(node.to_owned(), number)).ok_or(NotReceived::NotWanted)?;
         want.answer = match why {
@@ -201,7 +272,39 @@ impl Files {
             _ => return Err(NotReceived::Bad("unsent: expected refused or gone")),
         };
         want.coming = None;
-        Ok(())
+        drop(wants);
+        Ok(self.tell(node, number, why, 0, 0)?)
+    }
+
+    /// Another collector may have told the node of it a moment ago.
+    fn hear_of_new(&self, node: &str, number: u64) -> anyhow::Result<()> {
+        let is_known = self.wants().contains_key(&(node.to_owned(), number));
+        if is_known { Ok(()) } else { self.hear(Some((node, number))) }
+    }
+
+    /// Before a file begins here, and after a pause: does another collector take it?
+    fn claim(&self, key: &(String, u64), size: u64) -> Result<(), NotReceived> {
+        if self.board.is_none() {
+            return Ok(());
+        }
+        let is_ours =
+            |want: &Want| want.coming.is_some() && want.told_them.is_some_and(|at| at.elapsed() < TAKEN_WITHIN / 2);
+        if self.wants().get(key).is_some_and(is_ours) {
+            return Ok(());
+        }
+        self.hear(Some((&key.0, key.1)))?;
+        let mut wants = self.wants();
+        let want = wants.get_mut(key).ok_or(NotReceived::NotWanted)?;
+        if want.is_elsewhere() {
+            want.coming = None;
+            return Err(NotReceived::Busy);
+        }
+        if !matches!(want.answer, Answer::None) {
+            return Ok(());
+        }
+        want.told_them = Some(Instant::now());
+        drop(wants);
+        Ok(self.tell(&key.0, key.1, "receiving", 0, size)?)
     }
 
     /// Returns how much of the file is here.
@@ -215,7 +318,13 @@ impl Files {
             return Err(NotReceived::Bad("a piece is larger than 256 KiB, or goes beyond the file's end"));
         }
         let key = (node.to_owned(), number);
-        let Some((id, known)) = self.begin(&key, piece)? else {
+        self.hear_of_new(node, number)?;
+        self.claim(&key, piece.size)?;
+        let begun = self.begin(&key, piece);
+        if begun == Err(NotReceived::TooLarge) {
+            self.tell(node, number, "too large", 0, piece.size)?;
+        }
+        let Some((id, known)) = begun? else {
             // Its answer was lost.
             return if end == piece.size { Ok(end) } else { Err(NotReceived::Elsewhere(piece.size)) };
         };
@@ -232,6 +341,15 @@ impl Files {
             if taken == Ok(piece.size) {
                 (want.answer, want.coming) = (Answer::Stored, None);
             }
+            let state = if matches!(want.answer, Answer::Stored) { "stored" } else { "receiving" };
+            if let Some(have) = have
+                && (state == "stored" || want.told_them.is_none_or(|at| at.elapsed() >= TOLD_EVERY))
+            {
+                want.told_them = Some(Instant::now());
+                drop(wants);
+                // The next piece tells as well; a stored file is found in any case.
+                let _ = self.tell(node, number, state, have, piece.size);
+            }
         }
         taken
     }
@@ -242,7 +360,7 @@ impl Files {
         let coming = wants.values().filter_map(|want| want.coming.as_ref());
         let coming = coming.filter(|coming| coming.at.elapsed() < COMING_WITHIN).count();
         let want = wants.get_mut(key).ok_or(NotReceived::NotWanted)?;
-        if matches!(want.answer, Answer::Stored) {
+        if matches!(want.answer, Answer::Stored | Answer::StoredElsewhere) {
             return Ok(None);
         }
         if piece.size > MOST_IN_FILE.min(self.limits.bytes) {
@@ -347,6 +465,26 @@ impl Files {
         );
         Ok(())
     }
+}
+
+/// What is known here is newer than what this collector told itself.
+fn heard(want: &mut Want, wish: &Wish, asked: Instant, told: Instant) {
+    // A second, as its time is that of another clock.
+    if asked > want.asked + Duration::from_secs(1) && want.coming.is_none() {
+        (want.asked, want.answer) = (asked, Answer::None);
+    }
+    if !wish.is_of_another || wish.state.is_empty() {
+        return;
+    }
+    want.elsewhere = (wish.state == "receiving").then_some((wish.bytes, wish.of, told));
+    let answer = match wish.state.as_str() {
+        REFUSED => Answer::Refused,
+        GONE => Answer::Gone,
+        "too large" => Answer::TooLarge(wish.of),
+        "stored" => Answer::StoredElsewhere,
+        _ => return,
+    };
+    (want.answer, want.coming) = (answer, None);
 }
 
 fn sha256(file: &mut File) -> std::io::Result<String> {

@@ -3,7 +3,7 @@ use super::*;
 const MANY: Limits = Limits { bytes: 1 << 30, age: Duration::from_secs(1 << 40) };
 
 fn opened(dir: &tempfile::TempDir, limits: Limits) -> Files {
-    Files::open(Place::parse(dir.path().join("files").to_str().unwrap()).unwrap(), dir.path(), limits).unwrap()
+    Files::open(Place::parse(dir.path().join("files").to_str().unwrap()).unwrap(), dir.path(), limits, None).unwrap()
 }
 
 fn id(number: u64) -> Id {
@@ -37,10 +37,10 @@ fn a_file_comes_in_pieces_also_across_a_restart() {
     files.want(&id(3)).unwrap();
     assert_eq!(files.wanted_of(&id(3).node), [WantedFile { incident: 3 }]);
     assert!(files.wanted_of("another").is_empty());
-    assert_eq!(files.progress(&id(3)), Progress::Waiting);
+    assert_eq!(files.progress(&id(3)).unwrap(), Progress::Waiting);
     assert_eq!(send(&files, 3, &bytes, 0, 400), Ok(400));
     assert_eq!(send(&files, 3, &bytes, 0, 400), Err(NotReceived::Elsewhere(400)), "its answer was lost");
-    assert_eq!(files.progress(&id(3)), Progress::Receiving { bytes: 400, of: 1000 });
+    assert_eq!(files.progress(&id(3)).unwrap(), Progress::Receiving { bytes: 400, of: 1000 });
     drop(files);
     let files = opened(&dir, MANY);
     files.want(&id(3)).unwrap();
@@ -80,7 +80,7 @@ fn bad_pieces_are_refused() {
     }
     assert_eq!(std::fs::read_dir(dir.path().join("parts")).unwrap().count(), 1, "what it claims to send takes no room");
     assert_eq!(receive(Piece { size: 5001, ..piece() }), Err(NotReceived::TooLarge));
-    assert_eq!(files.progress(&id(1)), Progress::TooLarge { bytes: 5001 });
+    assert_eq!(files.progress(&id(1)).unwrap(), Progress::TooLarge { bytes: 5001 });
     assert!(files.wanted_of(&id(1).node).is_empty());
 }
 
@@ -94,7 +94,7 @@ fn a_node_may_decline_and_is_asked_again() {
         files.want(&id(1)).unwrap();
         assert_eq!(files.wanted_of(&node).len(), 1);
         files.unsent(&node, 1, why).unwrap();
-        assert_eq!(files.progress(&id(1)), progress);
+        assert_eq!(files.progress(&id(1)).unwrap(), progress);
         assert!(files.wanted_of(&node).is_empty());
     }
     assert!(matches!(files.unsent(&node, 1, "tired"), Err(NotReceived::Bad(_))));

@@ -1,11 +1,11 @@
 //! The fleet in columns: small enough to be sent whole for ten thousand nodes.
 
 use crate::ingest::printable;
-use crate::store::hours::{Number, slopes};
-use crate::store::look::{self, Moment, NodeThen, Trouble};
+use crate::store::Reader;
+use crate::store::hours::Number;
+use crate::store::look::{Moment, NodeThen, Trouble};
 use crate::store::read::wall;
 use coroner_report::Wall;
-use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -80,11 +80,11 @@ fn rank(severity: &str) -> u8 {
     }
 }
 
-pub fn map(db: &Connection, moment: Moment, kept_from: i64, names: &[&'static str]) -> rusqlite::Result<FleetMap> {
-    let nodes = look::nodes(db, moment)?;
-    let troubles = look::troubles(db, moment)?;
-    let old = look::old_keys(db, moment.at)?;
-    let mut by_id = look::numbers(db, moment, names)?;
+pub fn map(reader: &Reader, moment: Moment, kept_from: i64, names: &[&'static str]) -> anyhow::Result<FleetMap> {
+    let nodes = reader.nodes_then(moment)?;
+    let troubles = reader.troubles(moment)?;
+    let old = reader.old_keys(moment.at)?;
+    let mut by_id = reader.numbers(moment, names)?;
     let places: HashMap<i64, usize> = nodes.iter().enumerate().map(|(place, node)| (node.id, place)).collect();
 
     let mut severity: Vec<Option<u8>> = nodes.iter().map(|node| node.is_diagnosed.then_some(0)).collect();
@@ -110,7 +110,7 @@ pub fn map(db: &Connection, moment: Moment, kept_from: i64, names: &[&'static st
         at_s: moment.at,
         live: moment.is_live,
         numbers_of: if moment.is_by_hour() { "hour" } else { "minute" },
-        from_s: look::begins(db)?.unwrap_or(moment.at).max(kept_from).min(moment.at),
+        from_s: reader.begins()?.unwrap_or(moment.at).max(kept_from).min(moment.at),
         minutes_from_s: moment.minutes_from,
         up_s: nodes.iter().map(|node| node.booted.map(|booted| (moment.at - booted).max(0))).collect(),
         silent: nodes.iter().enumerate().filter(|(_, node)| node.is_silent).map(|(place, _)| place).collect(),
@@ -140,8 +140,11 @@ fn problems(
     old: &HashSet<String>,
 ) -> (Vec<MapProblem>, Vec<Vec<usize>>) {
     let mut by_key: HashMap<&str, (MapProblem, Vec<usize>)> = HashMap::new();
-    for trouble in troubles {
-        let Some(place) = places.get(&trouble.node_id) else { continue };
+    let mut placed: Vec<(&usize, &Trouble)> =
+        troubles.iter().filter_map(|trouble| Some((places.get(&trouble.node_id)?, trouble))).collect();
+    // What the first node says, in whatever order they come.
+    placed.sort_by_key(|(place, trouble)| (*place, trouble.began));
+    for (place, trouble) in placed {
         let (problem, having) = by_key.entry(&trouble.key).or_insert_with(|| {
             let problem = MapProblem {
                 key: trouble.key.clone(),
@@ -271,22 +274,22 @@ pub struct Points {
 }
 
 pub fn points(
-    db: &Connection,
+    reader: &Reader,
     moment: Moment,
     code: &str,
     (name, column, unit): (&'static str, &'static str, f64),
     slope_over_s: i64,
-) -> rusqlite::Result<Points> {
-    let nodes = look::nodes(db, moment)?;
-    let troubles = look::troubles(db, moment)?;
+) -> anyhow::Result<Points> {
+    let nodes = reader.nodes_then(moment)?;
+    let troubles = reader.troubles(moment)?;
     let sick: HashSet<i64> = troubles
         .iter()
         .filter(|trouble| trouble.code == code || trouble.key == code)
         .map(|trouble| trouble.node_id)
         .collect();
-    let values = look::numbers(db, moment, &[name])?;
+    let values = reader.numbers(moment, &[name])?;
     let booted: HashMap<i64, Option<i64>> = nodes.iter().map(|node| (node.id, node.booted)).collect();
-    let growth = slopes(db, column, moment.at - slope_over_s, moment.at, |id| booted.get(&id).copied().flatten())?;
+    let growth = reader.slopes(column, moment.at - slope_over_s, moment.at, |id| booted.get(&id).copied().flatten())?;
     // Without the sign of a zero.
     let rounded = |value: f64, digits: f64| (value * digits).round() / digits + 0.0;
     Ok(Points {

@@ -4,8 +4,8 @@ pub mod access;
 mod assets;
 mod map;
 
-use crate::server::{Asked, Collector, Refusal, answer_embedded, bad_request, bearer, find_one, of_db, refusal};
-use crate::store::hours::{self, HOUR_S};
+use crate::server::{Asked, Collector, Refusal, answer, bad_request, bearer, find_one, of_store, refusal};
+use crate::store::hours::HOUR_S;
 use crate::store::look;
 use crate::store::read::NUMBERS;
 use crate::tokens::Token;
@@ -122,29 +122,29 @@ fn unknown_number(parameter: &str) -> Refusal {
 
 async fn map(State(collector): State<Arc<Collector>>, Query(asked): Asked, headers: HeaderMap) -> Response {
     let retention = collector.retention;
-    answer_embedded(collector, &headers, move |db, now| {
+    answer(collector, &headers, move |reader, now| {
         let at = seconds(&asked, "at")?.filter(|at| *at < now);
         let numbers = numbers(&asked)?;
         let moment =
             look::Moment { at: at.unwrap_or(now), is_live: at.is_none(), minutes_from: now - retention.minutes_s };
-        map::map(db, moment, now - retention.hours_s.max(retention.minutes_s), &numbers).map_err(of_db)
+        map::map(reader, moment, now - retention.hours_s.max(retention.minutes_s), &numbers).map_err(of_store)
     })
     .await
 }
 
 async fn history(State(collector): State<Arc<Collector>>, Query(asked): Asked, headers: HeaderMap) -> Response {
     let kept = collector.retention.episodes_s;
-    answer_embedded(collector, &headers, move |db, now| {
+    answer(collector, &headers, move |reader, now| {
         let until = seconds(&asked, "until")?.unwrap_or(now).min(now);
         let from = seconds(&asked, "from")?.unwrap_or(until - 7 * 24 * HOUR_S).max(now - kept);
-        look::history(db, from.min(until), until).map_err(of_db)
+        reader.history(from.min(until), until).map_err(of_store)
     })
     .await
 }
 
 async fn problem(State(collector): State<Arc<Collector>>, Query(asked): Asked, headers: HeaderMap) -> Response {
     let minutes_from = collector.retention.minutes_s;
-    answer_embedded(collector, &headers, move |db, now| {
+    answer(collector, &headers, move |reader, now| {
         let code = asked.get("code").filter(|code| !code.is_empty());
         let code = code.ok_or_else(|| bad_request("code: name a problem's code or key"))?;
         let number = asked.get("number").map_or("zombies", String::as_str);
@@ -152,7 +152,7 @@ async fn problem(State(collector): State<Arc<Collector>>, Query(asked): Asked, h
         let number = number.ok_or_else(|| unknown_number("number"))?;
         let at = seconds(&asked, "at")?.filter(|at| *at < now);
         let moment = look::Moment { at: at.unwrap_or(now), is_live: at.is_none(), minutes_from: now - minutes_from };
-        map::points(db, moment, code, number, SLOPE_OVER_S).map_err(of_db)
+        map::points(reader, moment, code, number, SLOPE_OVER_S).map_err(of_store)
     })
     .await
 }
@@ -164,12 +164,12 @@ async fn minutes(
     headers: HeaderMap,
 ) -> Response {
     let kept = collector.retention.minutes_s;
-    answer_embedded(collector, &headers, move |db, now| {
-        let (id, _) = find_one(db, &name)?;
+    answer(collector, &headers, move |reader, now| {
+        let node = find_one(reader, &name)?;
         let until = seconds(&asked, "until")?.unwrap_or(now);
         let from = seconds(&asked, "from")?.unwrap_or(until - 24 * HOUR_S);
         let by_hour = until - from > LONGEST_IN_MINUTES_S || from < now - kept;
-        hours::series(db, id, from, until, by_hour).map_err(of_db)
+        reader.series(&node, from, until, by_hour).map_err(of_store)
     })
     .await
 }

@@ -46,7 +46,7 @@ pub async fn rows(State(collector): State<Arc<Collector>>, Query(asked): Asked, 
         let why = format!("{MOST_EXPORTS} exports are running");
         return refusal(StatusCode::TOO_MANY_REQUESTS, &why, "try again when one has ended").into_response();
     };
-    let reader = match collector.store.reader().and_then(|reader| reader.sqlite().map(drop).map(|()| reader)) {
+    let reader = match collector.store.reader() {
         Ok(reader) => reader,
         Err(error) => return of_store(error).into_response(),
     };
@@ -54,7 +54,7 @@ pub async fn rows(State(collector): State<Arc<Collector>>, Query(asked): Asked, 
         Format::Csv => "text/csv; charset=utf-8; header=present",
         Format::Parquet => "application/vnd.apache.parquet",
     };
-    ([(header::CONTENT_TYPE, kind)], send_body(place, move |to| export(reader.sqlite()?, &chosen, unix_now(), to)))
+    ([(header::CONTENT_TYPE, kind)], send_body(place, move |to| export(&reader, &chosen, unix_now(), to)))
         .into_response()
 }
 

@@ -2,24 +2,43 @@
 
 use super::export::send_body;
 use super::{
-    Asked, Collector, Counts, MOST_PIECE, Refusal, SENT_WITHIN, answer_embedded, bearer, failed, find_one,
-    no_user_token, of_db, of_store, refusal, wrong_agent_token,
+    Asked, Collector, Counts, MOST_PIECE, Refusal, SENT_WITHIN, answer, bearer, failed, find_one, no_user_token,
+    of_store, refusal, wrong_agent_token,
 };
 use crate::answers::Fetch;
 use crate::files::{Files, Id, MOST_IN_FILE, NotReceived, Piece, Progress, Stored};
-use crate::store;
 use crate::store::read::{self, wall};
+use crate::store::{self, Reader};
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use coroner_report::{Incident, Received};
-use rusqlite::Connection;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 const TIDIES_EVERY: Duration = Duration::from_secs(600);
+/// A node reports each minute.
+const HEARS_EVERY: Duration = Duration::from_secs(3);
+
+/// Learns from other collectors what is wanted.
+pub async fn hear(collector: Arc<Collector>) {
+    let mut said = String::new();
+    while collector.files.has_others() {
+        let theirs = Arc::clone(&collector);
+        let heard = tokio::task::spawn_blocking(move || theirs.files.hear(None)).await;
+        let trouble = match heard {
+            Ok(Err(error)) => format!("{error:#}"),
+            _ => String::new(),
+        };
+        if !trouble.is_empty() && trouble != said {
+            eprintln!("coroner fleet: which recordings are wanted is not known: {trouble}");
+        }
+        said = trouble;
+        tokio::time::sleep(HEARS_EVERY).await;
+    }
+}
 
 /// Removes old files from time to time.
 pub async fn tidy(collector: Arc<Collector>) {
@@ -46,21 +65,24 @@ pub async fn fetch(State(collector): State<Arc<Collector>>, Path(named): Named, 
 
 async fn told(collector: Arc<Collector>, named: (String, u64), headers: HeaderMap, ask: bool) -> Response {
     let theirs = Arc::clone(&collector);
-    answer_embedded(collector, &headers, move |db, now| {
+    answer(collector, &headers, move |reader, now| {
         let files = &theirs.files;
-        let (id, host, incident) = known(db, &named)?;
+        let (id, host, incident) = known(reader, &named)?;
         let stored = files.find(&id).map_err(|error| of_files(&error))?;
         if ask && stored.is_none() {
             let busy = "too many files are wanted at once";
-            files.want(&id).map_err(|_| refusal(StatusCode::TOO_MANY_REQUESTS, busy, "try again later"))?;
+            files.want(&id).map_err(|why| match why {
+                NotReceived::Failed(why) => of_store(anyhow::anyhow!(why)),
+                _ => refusal(StatusCode::TOO_MANY_REQUESTS, busy, "try again later"),
+            })?;
         }
-        fetch_state(db, files, &id, host, &incident, stored, now)
+        fetch_state(reader, files, &id, host, &incident, stored, now)
     })
     .await
 }
 
 fn fetch_state(
-    db: &Connection,
+    reader: &Reader,
     files: &Files,
     id: &Id,
     host: Option<String>,
@@ -68,7 +90,7 @@ fn fetch_state(
     stored: Option<Stored>,
     now: i64,
 ) -> Result<Fetch, Refusal> {
-    let last_seen = store::incidents::last_seen(db, &id.node).map_err(of_db)?;
+    let last_seen = reader.last_seen(&id.node).map_err(of_store)?;
     let mut fetch = Fetch {
         schema: "coroner.fleet.fetch/1".to_owned(),
         id: format!("{}/{}", id.node, id.number),
@@ -78,7 +100,7 @@ fn fetch_state(
         is_silent: last_seen < now - read::SILENT_AFTER_S,
         ..Fetch::default()
     };
-    let (state, bytes, of) = match (stored, files.progress(id)) {
+    let (state, bytes, of) = match (stored, files.progress(id).map_err(of_store)?) {
         (Some(stored), _) => {
             fetch.sha256 = Some(stored.sha256);
             ("stored", Some(stored.bytes), Some(stored.bytes))
@@ -88,6 +110,11 @@ fn fetch_state(
         (None, Progress::Receiving { bytes, of }) => ("receiving", Some(bytes), Some(of)),
         (None, Progress::Refused) => ("refused", None, None),
         (None, Progress::Gone) => ("gone", None, None),
+        (None, Progress::StoredElsewhere) => {
+            let why = "another collector has the file, and this one does not find it";
+            let what_to_do = "give all collectors the same --files: a bucket, or a directory that they share";
+            return Err(refusal(StatusCode::CONFLICT, why, what_to_do));
+        }
         (None, Progress::TooLarge { bytes }) => ("too large", None, Some(bytes)),
     };
     (fetch.state, fetch.bytes, fetch.of) = (state.to_owned(), bytes, of);
@@ -95,9 +122,9 @@ fn fetch_state(
 }
 
 /// The newest incident with this number.
-fn known(db: &Connection, (name, number): &(String, u64)) -> Result<(Id, Option<String>, Incident), Refusal> {
-    let (node_id, node) = find_one(db, name)?;
-    let found = store::incidents::newest(db, node_id, *number).map_err(of_db)?;
+fn known(reader: &Reader, (name, number): &(String, u64)) -> Result<(Id, Option<String>, Incident), Refusal> {
+    let node = find_one(reader, name)?;
+    let found = reader.incident(&node, *number).map_err(of_store)?;
     let (host, incident) = found.ok_or_else(|| {
         let why = format!("no incident {number} of {} is known", crate::ingest::printable(name));
         refusal(StatusCode::NOT_FOUND, &why, "coroner fleet incidents lists them")
@@ -112,7 +139,7 @@ fn of_files(error: &anyhow::Error) -> Refusal {
 /// The complete file of an incident.
 pub fn stored_of(collector: &Collector, named: &(String, u64)) -> Result<(Id, Stored), Refusal> {
     let reader = collector.store.reader().map_err(of_store)?;
-    let (id, ..) = known(reader.sqlite().map_err(of_store)?, named)?;
+    let (id, ..) = known(&reader, named)?;
     let stored = collector.files.find(&id).map_err(|error| of_files(&error))?;
     let missing = || refusal(StatusCode::NOT_FOUND, "the file is not here", "coroner fleet fetch asks its node for it");
     Ok((id, stored.ok_or_else(missing)?))
@@ -175,9 +202,8 @@ pub async fn receive(
     let theirs = Arc::clone(&collector);
     let stored = tokio::task::spawn_blocking(move || {
         let reader = theirs.store.reader().map_err(of_store)?;
-        let db = reader.sqlite().map_err(of_store)?;
         let node = asked.get("node").map(String::as_str).unwrap_or_default();
-        if !store::incidents::is_itself(db, node, &key).map_err(of_db)? {
+        if !reader.is_itself(node, &key).map_err(of_store)? {
             Counts::one(&theirs.counts.unauthorised);
             let why = format!("node {} is not known with this key", crate::ingest::printable(node));
             return Err(refusal(StatusCode::FORBIDDEN, &why, "report before sending files"));

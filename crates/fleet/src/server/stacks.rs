@@ -1,29 +1,29 @@
 //! Stacks and flame graphs of nodes.
 
-use super::{Asked, Collector, Refusal, answer_embedded, asked, of_db, of_store, refusal, since};
+use super::{Asked, Collector, Refusal, answer, asked, of_store, refusal, since};
 use crate::flame;
 use crate::ingest::printable;
 use crate::stacks::{self, FleetStacks, MOST_DRAWN, MOST_LISTED, NoStacks, USUAL_STACKS};
+use crate::store::Reader;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use rusqlite::Connection;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 const USUAL_TIME_S: i64 = 3600;
 
 pub async fn list(State(collector): State<Arc<Collector>>, Query(given): Asked, headers: HeaderMap) -> Response {
-    answer_embedded(collector, &headers, move |db, now| {
+    answer(collector, &headers, move |reader, now| {
         let most = given.get("limit").and_then(|n| n.parse().ok()).unwrap_or(USUAL_STACKS).min(MOST_LISTED);
-        find(db, &given, most, true, now)
+        find(reader, &given, most, true, now)
     })
     .await
 }
 
 pub async fn picture(State(collector): State<Arc<Collector>>, Query(given): Asked, headers: HeaderMap) -> Response {
     let drawn = asked(collector, &headers, move |reader, now| {
-        let stacks = find(reader.sqlite().map_err(of_store)?, &given, MOST_DRAWN, false, now)?;
+        let stacks = find(reader, &given, MOST_DRAWN, false, now)?;
         flame::picture(&stacks).map_err(|error| {
             refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), "ask for the stacks instead (--json)")
         })
@@ -36,7 +36,7 @@ pub async fn picture(State(collector): State<Arc<Collector>>, Query(given): Aske
 }
 
 fn find(
-    db: &Connection,
+    reader: &Reader,
     given: &HashMap<String, String>,
     most: usize,
     with_nodes: bool,
@@ -50,8 +50,8 @@ fn find(
         most,
         with_nodes,
     };
-    stacks::stacks(db, &asked, now).map_err(|none| match none {
-        NoStacks::Db(error) => of_db(error),
+    stacks::stacks(reader, &asked, now).map_err(|none| match none {
+        NoStacks::Db(error) => of_store(error),
         NoStacks::Bad(expression, bad) => {
             let why = format!("'{}': {bad}", printable(&expression));
             refusal(StatusCode::BAD_REQUEST, &why, "see coroner fleet flame --help")

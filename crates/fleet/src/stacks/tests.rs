@@ -25,6 +25,10 @@ fn said(db: &mut Connection, node: &str, zone: &str, rows: Vec<HeaviestStacks>) 
     stored(db, node, &[said], NOW).unwrap();
 }
 
+fn reader(dir: &tempfile::TempDir) -> Reader {
+    Reader::Sqlite(crate::store::open_to_read(dir.path()).unwrap())
+}
+
 fn asked(a: &str, b: Option<&str>) -> Asked {
     let a = (!a.is_empty()).then(|| a.to_owned());
     Asked { a, b: b.map(str::to_owned), since: NOW - 3600, most: 1000, with_nodes: true }
@@ -32,7 +36,7 @@ fn asked(a: &str, b: Option<&str>) -> Asked {
 
 #[test]
 fn shares_are_of_each_sides_samples_whatever_their_number() {
-    let (_dir, mut db) = opened();
+    let (dir, mut db) = opened();
     let (walk, work) = ("kubelet;read_[k];mem_cgroup_nr_lru_pages_[k]", "python3;main;step");
     // Zone a: two nodes with a tenth of the samples in the walk, one of them in two rows of the same slot.
     said(&mut db, "n1", "a", vec![row(NOW, 50, &[(walk, 5), (work, 45)]), row(NOW - 1, 50, &[(walk, 5), (work, 40)])]);
@@ -40,7 +44,7 @@ fn shares_are_of_each_sides_samples_whatever_their_number() {
     // Zone b: a hundred times the samples, none in the walk.
     said(&mut db, "n3", "b", vec![row(NOW, 100_000, &[(work, 99_000), ("sshd;main", 1000)])]);
     said(&mut db, "n4", "b", Vec::new());
-    let found = stacks(&db, &asked("zone=a", Some("zone=b")), NOW).unwrap();
+    let found = stacks(&reader(&dir), &asked("zone=a", Some("zone=b")), NOW).unwrap();
     assert_eq!((found.a.matched, found.a.nodes, found.a.samples), (2, 2, 1000));
     let b = found.b.clone().unwrap();
     assert_eq!((b.matched, b.nodes, b.samples), (2, 1, 100_000));
@@ -58,19 +62,19 @@ fn shares_are_of_each_sides_samples_whatever_their_number() {
     );
     assert_eq!(found.functions[0].function, "step", "it differs most: 88.5 % against 99 %");
     assert_eq!(found.functions[1].function, "mem_cgroup_nr_lru_pages_[k]");
-    let alone = stacks(&db, &asked("", None), NOW).unwrap();
+    let alone = stacks(&reader(&dir), &asked("", None), NOW).unwrap();
     assert_eq!((alone.a.matched, alone.a.nodes, alone.a.samples, alone.b.is_none()), (4, 3, 101_000, true));
-    let few = stacks(&db, &Asked { most: 1, ..asked("zone=a", None) }, NOW).unwrap();
+    let few = stacks(&reader(&dir), &Asked { most: 1, ..asked("zone=a", None) }, NOW).unwrap();
     assert_eq!((few.stacks.len(), few.left_out.stacks), (1, 1));
     assert!((few.left_out.share_a - 0.115).abs() < 1e-9, "{:?}", few.left_out);
 }
 
 #[test]
 fn questions_without_an_answer_say_why() {
-    let (_dir, mut db) = opened();
+    let (dir, mut db) = opened();
     said(&mut db, "n1", "a", vec![row(NOW, 10, &[("x", 10)])]);
     said(&mut db, "n2", "b", Vec::new());
-    let why = |a: &str, b: Option<&str>| stacks(&db, &asked(a, b), NOW).unwrap_err();
+    let why = |a: &str, b: Option<&str>| stacks(&reader(&dir), &asked(a, b), NOW).unwrap_err();
     assert!(matches!(why("zone=z", None), NoStacks::NoNode { known: 2, .. }));
     assert!(
         matches!(why("zone=a", Some("zone=z")), NoStacks::NoNode { expression: Some(which), .. } if which == "zone=z")
@@ -86,14 +90,14 @@ fn questions_without_an_answer_say_why() {
     }
     // What was sent two hours ago is not of the last hour.
     said(&mut db, "n3", "c", vec![row(NOW - 7300, 10, &[("x", 10)])]);
-    let old = stacks(&db, &asked("zone=c", None), NOW).unwrap_err();
+    let old = stacks(&reader(&dir), &asked("zone=c", None), NOW).unwrap_err();
     assert!(matches!(old, NoStacks::NoneSent { .. }));
-    assert!(stacks(&db, &Asked { since: NOW - 10_800, ..asked("zone=c", None) }, NOW).is_ok());
+    assert!(stacks(&reader(&dir), &Asked { since: NOW - 10_800, ..asked("zone=c", None) }, NOW).is_ok());
 }
 
 #[test]
 fn a_node_brings_a_bounded_number_of_texts_and_they_go_with_their_samples() {
-    let (_dir, mut db) = opened();
+    let (dir, mut db) = opened();
     let names: Vec<String> = (0..30_000).map(|n| format!("evil;f{n}")).collect();
     let mut sent = 0;
     let rows: Vec<HeaviestStacks> = names
@@ -120,7 +124,7 @@ fn a_node_brings_a_bounded_number_of_texts_and_they_go_with_their_samples() {
     while crate::store::stacks::expire(&db, NOW - 3600, 5000).unwrap() {}
     let left: i64 = db.query_row("SELECT count(*) FROM stack_samples", [], |row| row.get(0)).unwrap();
     assert!((1..=8).contains(&left), "{left}");
-    assert!(stacks(&db, &asked("zone=a", None), NOW).is_ok());
+    assert!(stacks(&reader(&dir), &asked("zone=a", None), NOW).is_ok());
     while crate::store::stacks::expire(&db, NOW + 100_000, 5000).unwrap() {}
     let all: i64 = db.query_row("SELECT texts FROM stack_texts_all", [], |row| row.get(0)).unwrap();
     assert_eq!((texts(&db), all), (0, 0));
@@ -142,17 +146,17 @@ fn hostile_rows_are_refused_or_made_plain() {
 
 #[test]
 fn pictures_say_who_is_on_each_side_and_inject_nothing() {
-    let (_dir, mut db) = opened();
+    let (dir, mut db) = opened();
     said(&mut db, "n1", "a", vec![row(NOW, 10, &[("evil;</svg><script>alert(1)</script>;f_[k]", 9)])]);
     said(&mut db, "n2", "b", vec![row(NOW, 2000, &[("calm;main", 2000)])]);
     let picture = |found: &FleetStacks| String::from_utf8(crate::flame::picture(found).unwrap()).unwrap();
-    let one = picture(&stacks(&db, &asked("zone=a", None), NOW).unwrap());
+    let one = picture(&stacks(&reader(&dir), &asked("zone=a", None), NOW).unwrap());
     assert!(
         one.contains("Flame graph of 1 node") && one.contains("1 node with zone=a, 10 samples; last 60 min"),
         "{one}"
     );
     assert!(one.contains("[other stacks]") && one.contains("evil") && !one.contains("<script>alert"));
-    let two = picture(&stacks(&db, &asked("zone=a", Some("zone=b")), NOW).unwrap());
+    let two = picture(&stacks(&reader(&dir), &asked("zone=a", Some("zone=b")), NOW).unwrap());
     assert!(two.contains("1 node against 1") && two.contains("against 1 node with zone=b, 2,000 samples"), "{two}");
     assert!(two.contains("Only in the baseline: calm"));
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// Points of one node: the forecast compares each with each.
 const MOST_POINTS: usize = 32;
 /// A count is that of an onset if it is at most this old.
-const AT_ONSET_WITHIN_S: i64 = 2 * 3600;
+pub const AT_ONSET_WITHIN_S: i64 = 2 * 3600;
 /// A problem that began this soon after the first report may be older.
 const SEEN_BEGINNING_AFTER_S: i64 = 15 * 60;
 
@@ -28,14 +28,10 @@ pub fn points(db: &Connection, since: i64, now: i64) -> rusqlite::Result<HashMap
     let mut rows = nodes.query([])?;
     while let Some(row) = rows.next()? {
         let (id, booted): (i64, Option<i64>) = (row.get(0)?, row.get(1)?);
-        // The hour in which it booted also has counts of before.
-        let begin = booted.map_or(since, |booted| booted.max(since) + HOUR_S - 1) / HOUR_S * HOUR_S;
-        let read =
-            |row: &rusqlite::Row<'_>| Ok(((row.get::<_, i64>(0)? + HOUR_S).min(now), row.get::<_, i64>(1)? as f64));
-        let all: Vec<Point> = hours.query_map(params![id, begin, now], read)?.collect::<rusqlite::Result<_>>()?;
-        let one_in = all.len().div_ceil(MOST_POINTS).max(1);
-        let (last, few) = (all.len(), all.iter().enumerate());
-        let few: Vec<Point> = few.filter(|(at, _)| (last - 1 - at) % one_in == 0).map(|(_, point)| *point).collect();
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let bounds = params![id, first_hour(booted, since), now];
+        let all: Vec<(i64, i64)> = hours.query_map(bounds, read)?.collect::<rusqlite::Result<_>>()?;
+        let few = few_of(&all, now);
         if !few.is_empty() {
             found.insert(id, few);
         }
@@ -43,8 +39,38 @@ pub fn points(db: &Connection, since: i64, now: i64) -> rusqlite::Result<HashMap
     Ok(found)
 }
 
-/// For each node that got one of these problems since then, how many it had when the first one began. What had begun before the node
-/// reported says nothing of when it began.
+/// The hour in which it booted also has counts of before.
+pub fn first_hour(booted: Option<i64>, since: i64) -> i64 {
+    booted.map_or(since, |booted| booted.max(since) + HOUR_S - 1) / HOUR_S * HOUR_S
+}
+
+/// Of hours and their counts, oldest first.
+pub fn few_of(hours: &[(i64, i64)], now: i64) -> Vec<Point> {
+    let one_in = hours.len().div_ceil(MOST_POINTS).max(1);
+    let few = hours.iter().enumerate().filter(|(at, _)| (hours.len() - 1 - at) % one_in == 0);
+    few.map(|(_, (hour, dead))| ((hour + HOUR_S).min(now), *dead as f64)).collect()
+}
+
+/// When a problem began in a boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Onset {
+    pub began: i64,
+    /// Of the boot.
+    pub first_seen: Option<i64>,
+    pub booted: Option<i64>,
+}
+
+impl Onset {
+    /// What had begun before the node reported says nothing of when it began.
+    pub fn was_seen(&self) -> bool {
+        let first_seen = self.first_seen;
+        let seen_late =
+            self.booted.is_none_or(|booted| first_seen.is_some_and(|seen| seen - booted > SEEN_BEGINNING_AFTER_S));
+        !seen_late || first_seen.is_some_and(|seen| self.began - seen >= SEEN_BEGINNING_AFTER_S)
+    }
+}
+
+/// For each node that got one of these problems since then, how many it had when the first one began that was seen to begin.
 pub fn levels_at_onset(db: &Connection, codes: &[&str], since: i64) -> rusqlite::Result<HashMap<i64, f64>> {
     let codes = serde_json::Value::from(codes).to_string();
     let mut onsets = db.prepare(
@@ -60,11 +86,8 @@ pub fn levels_at_onset(db: &Connection, codes: &[&str], since: i64) -> rusqlite:
     let mut rows = onsets.query(params![codes, since])?;
     while let Some(row) = rows.next()? {
         let (id, began): (i64, i64) = (row.get(0)?, row.get(1)?);
-        let (first_seen, booted): (Option<i64>, Option<i64>) = (row.get(2)?, row.get(3)?);
-        let seen_late =
-            booted.is_none_or(|booted| first_seen.is_some_and(|seen| seen - booted > SEEN_BEGINNING_AFTER_S));
-        if levels.contains_key(&id) || seen_late && first_seen.is_none_or(|seen| began - seen < SEEN_BEGINNING_AFTER_S)
-        {
+        let onset = Onset { began, first_seen: row.get(2)?, booted: row.get(3)? };
+        if levels.contains_key(&id) || !onset.was_seen() {
             continue;
         }
         let dead =

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub const HOUR_S: i64 = 3600;
 /// Rows of one answer: a week of minutes.
-const MOST_ROWS: i64 = 7 * 1440;
+pub const MOST_ROWS: i64 = 7 * 1440;
 
 /// An hour that is not over is rolled up in each quarter, so that little of it is missing if the node falls silent.
-const QUARTER_S: i64 = 900;
+pub const QUARTER_S: i64 = 900;
 
 /// Rolls up the hours of these minutes, which are stored already.
 pub fn roll(db: &Connection, node_id: i64, minutes: &[Minute], now: i64) -> rusqlite::Result<()> {
@@ -53,8 +53,13 @@ pub enum Number {
 
 /// Shares are stored in thousandths.
 pub fn number(row: &Row<'_>, column: impl RowIndex, unit: f64) -> rusqlite::Result<Option<Number>> {
-    let stored: Option<i64> = row.get(column)?;
-    Ok(stored.map(|stored| if unit == 1.0 { Number::Count(stored) } else { Number::Share(stored as f64 / 1000.0) }))
+    Ok(row.get::<_, Option<i64>>(column)?.map(|stored| Number::of(stored, unit)))
+}
+
+impl Number {
+    pub fn of(stored: i64, unit: f64) -> Number {
+        if unit == 1.0 { Number::Count(stored) } else { Number::Share(stored as f64 / 1000.0) }
+    }
 }
 
 /// One node's numbers over time, in columns.
@@ -75,19 +80,37 @@ pub fn series(db: &Connection, node_id: i64, from: i64, until: i64, by_hour: boo
     } else {
         "SELECT *, minute AS at FROM minutes WHERE node_id = ?1 AND minute >= ?2 AND minute <= ?3 ORDER BY minute LIMIT ?4"
     };
-    let step_s = if by_hour { HOUR_S } else { 60 };
-    let mut series = Series { schema: "coroner.fleet.minutes/1", step_s, at_s: Vec::new(), numbers: BTreeMap::new() };
+    let mut series = Series::new(by_hour);
     let mut rows = db.prepare_cached(sql)?;
     let mut rows = rows.query(params![node_id, from, until, MOST_ROWS])?;
     while let Some(row) = rows.next()? {
-        series.at_s.push(row.get("at")?);
-        for (name, column, unit) in NUMBERS {
-            series.numbers.entry(name).or_default().push(number(row, column, unit)?);
+        let mut numbers = [None; NUMBERS.len()];
+        for (value, (_, column, unit)) in numbers.iter_mut().zip(NUMBERS) {
+            *value = number(row, column, unit)?;
+        }
+        series.add(row.get("at")?, numbers);
+    }
+    Ok(series.seen())
+}
+
+impl Series {
+    pub fn new(by_hour: bool) -> Series {
+        let step_s = if by_hour { HOUR_S } else { 60 };
+        Series { schema: "coroner.fleet.minutes/1", step_s, at_s: Vec::new(), numbers: BTreeMap::new() }
+    }
+
+    pub fn add(&mut self, at: i64, numbers: impl IntoIterator<Item = Option<Number>>) {
+        self.at_s.push(at);
+        for ((name, ..), value) in NUMBERS.into_iter().zip(numbers) {
+            self.numbers.entry(name).or_default().push(value);
         }
     }
-    // What was never seen has no column.
-    series.numbers.retain(|_, values| values.iter().any(Option::is_some));
-    Ok(series)
+
+    /// What was never seen has no column.
+    pub fn seen(mut self) -> Series {
+        self.numbers.retain(|_, values| values.iter().any(Option::is_some));
+        self
+    }
 }
 
 /// Growth per hour of a number, by node, from a line through the hours since its boot.
@@ -101,19 +124,39 @@ pub fn slopes(
     // Nodes first: hours are ordered by node.
     let sql = format!(
         "SELECT n.id, h.hour, h.{column} FROM nodes n CROSS JOIN hours h ON h.node_id = n.id AND h.hour >= ?1 AND h.hour <= ?2
-         WHERE h.{column} IS NOT NULL"
+         WHERE h.{column} IS NOT NULL ORDER BY n.id, h.hour"
     );
-    let mut lines: BTreeMap<i64, Line> = BTreeMap::new();
+    let mut lines = Lines::new(from, booted);
     let mut rows = db.prepare_cached(&sql)?;
     let mut rows = rows.query(params![from, until])?;
     while let Some(row) = rows.next()? {
-        let (id, hour, value): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        lines.add(row.get(0)?, row.get(1)?, row.get(2)?);
+    }
+    Ok(lines.slopes())
+}
+
+/// A line for each node, through its hours since its boot.
+pub struct Lines<B> {
+    from: i64,
+    booted: B,
+    lines: BTreeMap<i64, Line>,
+}
+
+impl<B: Fn(i64) -> Option<i64>> Lines<B> {
+    pub fn new(from: i64, booted: B) -> Lines<B> {
+        Lines { from, booted, lines: BTreeMap::new() }
+    }
+
+    pub fn add(&mut self, id: i64, hour: i64, value: i64) {
         // The hour of a boot has the numbers from before it.
-        if booted(id).is_none_or(|booted| hour >= booted) {
-            lines.entry(id).or_default().add((hour - from) as f64 / HOUR_S as f64, value as f64);
+        if (self.booted)(id).is_none_or(|booted| hour >= booted) {
+            self.lines.entry(id).or_default().add((hour - self.from) as f64 / HOUR_S as f64, value as f64);
         }
     }
-    Ok(lines.into_iter().filter_map(|(id, line)| Some((id, line.slope()?))).collect())
+
+    pub fn slopes(self) -> BTreeMap<i64, f64> {
+        self.lines.into_iter().filter_map(|(id, line)| Some((id, line.slope()?))).collect()
+    }
 }
 
 /// Sums for a line of least squares.

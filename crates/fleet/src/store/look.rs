@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row, params};
 use std::collections::{HashMap, HashSet};
 
 /// For a past moment: numbers that are older than this are not those of then.
-const FRESH_S: i64 = 2 * HOUR_S;
+pub const FRESH_S: i64 = 2 * HOUR_S;
 /// A longer history has longer steps.
 const LONGEST_BY_HOUR_S: i64 = 32 * DAY_S;
 /// Problems of a history, those with the highest peaks.
@@ -55,7 +55,7 @@ pub fn nodes(db: &Connection, moment: Moment) -> rusqlite::Result<Vec<NodeThen>>
     };
     // A spool may bring what happened before the node was first heard of: then its boots know more.
     let sql = format!(
-        "SELECT id, node, host, booted, last_seen, first_seen <= ?1, coalesce(diagnosed_from <= ?1, 0), {identity} FROM nodes ORDER BY id"
+        "SELECT id, node, host, booted, last_seen, first_seen <= ?1, coalesce(diagnosed_from <= ?1, 0), {identity} FROM nodes ORDER BY node"
     );
     let mut rows = db.prepare_cached(&sql)?;
     let mut rows = rows.query([moment.at])?;
@@ -136,14 +136,18 @@ pub fn old_keys(db: &Connection, at: i64) -> rusqlite::Result<HashSet<String>> {
     keys.query_map([at - DAY_S], |row| row.get(0))?.collect()
 }
 
+/// Their names, columns and units.
+pub fn known_numbers(names: &[&'static str]) -> Vec<(&'static str, &'static str, f64)> {
+    names.iter().filter_map(|name| NUMBERS.into_iter().find(|(known, ..)| known == name)).collect()
+}
+
 /// The named numbers of each node's last minute (or hour, where minutes are gone), by the node's row id.
 pub fn numbers(
     db: &Connection,
     moment: Moment,
     names: &[&'static str],
 ) -> rusqlite::Result<HashMap<i64, Vec<Option<Number>>>> {
-    let wanted: Vec<_> =
-        names.iter().filter_map(|name| NUMBERS.into_iter().find(|(known, ..)| known == name)).collect();
+    let wanted = known_numbers(names);
     if wanted.is_empty() {
         return Ok(HashMap::new());
     }
@@ -193,43 +197,69 @@ pub struct CodeHistory {
 }
 
 pub fn history(db: &Connection, from: i64, until: i64) -> rusqlite::Result<History> {
-    let step = if until - from > LONGEST_BY_HOUR_S { 6 * HOUR_S } else { HOUR_S };
-    let from = from.div_euclid(step) * step;
-    let steps = ((until - from) / step + 1).max(1) as usize;
+    let mut counting = Counting::new(from, until);
     let mut rows = db.prepare_cached(
         "SELECT code, node_id, began, ended FROM episodes
          WHERE (ended IS NULL OR seen_until >= ?1) AND began <= ?2 AND severity IN ('warning', 'critical') ORDER BY code, node_id, began",
     )?;
-    let mut rows = rows.query([from, until])?;
-    let mut all: Vec<(i64, usize, usize)> = Vec::new();
-    let mut history = History {
-        schema: "coroner.fleet.history/1",
-        from_s: from,
-        step_s: step,
-        sick: Vec::new(),
-        problems: Vec::new(),
-        left_out: 0,
-    };
-    let mut code: Option<(String, Steps)> = None;
+    let mut rows = rows.query([counting.from(), until])?;
     while let Some(row) = rows.next()? {
-        let (name, node): (String, i64) = (row.get(0)?, row.get(1)?);
-        let (began, ended): (i64, Option<i64>) = (row.get(2)?, row.get(3)?);
-        let step_of = |at: i64| ((at.max(from) - from) / step).min(steps as i64 - 1) as usize;
-        let (first, last) = (step_of(began), step_of(ended.unwrap_or(until)));
-        all.push((node, first, last));
-        if code.as_ref().is_none_or(|(current, _)| *current != name) {
-            history.take(code.replace((name, Steps::new(steps))));
+        counting.add(row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+    }
+    Ok(counting.counted())
+}
+
+/// Makes a history of serious episodes, which come in the order of their codes, nodes and beginnings.
+pub struct Counting {
+    history: History,
+    until: i64,
+    steps: usize,
+    all: Vec<(i64, usize, usize)>,
+    code: Option<(String, Steps)>,
+}
+
+impl Counting {
+    pub fn new(from: i64, until: i64) -> Counting {
+        let step_s = if until - from > LONGEST_BY_HOUR_S { 6 * HOUR_S } else { HOUR_S };
+        let from_s = from.div_euclid(step_s) * step_s;
+        let history = History {
+            schema: "coroner.fleet.history/1",
+            from_s,
+            step_s,
+            sick: Vec::new(),
+            problems: Vec::new(),
+            left_out: 0,
+        };
+        let steps = ((until - from_s) / step_s + 1).max(1) as usize;
+        Counting { history, until, steps, all: Vec::new(), code: None }
+    }
+
+    /// When its first step begins.
+    pub fn from(&self) -> i64 {
+        self.history.from_s
+    }
+
+    pub fn add(&mut self, code: String, node: i64, began: i64, ended: Option<i64>) {
+        let (from, step, most) = (self.history.from_s, self.history.step_s, self.steps as i64 - 1);
+        let step_of = |at: i64| ((at.max(from) - from) / step).min(most) as usize;
+        let (first, last) = (step_of(began), step_of(ended.unwrap_or(self.until)));
+        self.all.push((node, first, last));
+        if self.code.as_ref().is_none_or(|(current, _)| *current != code) {
+            self.history.take(self.code.replace((code, Steps::new(self.steps))));
         }
-        if let Some((_, counted)) = &mut code {
+        if let Some((_, counted)) = &mut self.code {
             counted.add(node, first, last);
         }
     }
-    history.take(code);
-    all.sort_unstable();
-    let mut counted = Steps::new(steps);
-    all.into_iter().for_each(|(node, first, last)| counted.add(node, first, last));
-    history.sick = counted.nodes();
-    Ok(history)
+
+    pub fn counted(mut self) -> History {
+        self.history.take(self.code);
+        self.all.sort_unstable();
+        let mut counted = Steps::new(self.steps);
+        self.all.into_iter().for_each(|(node, first, last)| counted.add(node, first, last));
+        self.history.sick = counted.nodes();
+        self.history
+    }
 }
 
 impl History {

@@ -5,6 +5,7 @@
 
 mod choice;
 pub mod clickhouse;
+pub mod dump;
 mod episodes;
 pub mod growth;
 pub mod hours;
@@ -203,6 +204,12 @@ fn commit(db: &mut Connection, together: Vec<Waiting>, status: &Mutex<StoreStatu
             let _ = request.answer.send(Err(NotStored::Failed(error.to_string())));
         }),
     }
+}
+
+/// The store of a test.
+#[cfg(test)]
+pub fn open_to_read(directory: &Path) -> anyhow::Result<Connection> {
+    schema::open_to_read(&directory.join("fleet.db"))
 }
 
 #[cfg(test)]

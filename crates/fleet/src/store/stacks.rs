@@ -14,8 +14,8 @@ pub const SLOT_S: i64 = 600;
 /// Of one node, if it sends several rows in one slot. The heaviest are kept.
 const MOST_OF_SLOT: usize = 200;
 /// New texts that a node may bring on one day; and texts of all nodes.
-const MOST_NEW_A_DAY: i64 = 10_000;
-const MOST_TEXTS: i64 = 2_000_000;
+pub const MOST_NEW_A_DAY: i64 = 10_000;
+pub const MOST_TEXTS: i64 = 2_000_000;
 /// A text's last use is written no more often than this.
 const USE_WITHIN_S: i64 = 6 * 3600;
 /// Rows read for one answer, about: an hour of 30,000 nodes. Of more, every Nth slot is read.
@@ -26,7 +26,7 @@ const MANY: usize = 20;
 /// Adds a row to its slot. Returns how many of its stacks were not taken.
 /// New texts are counted on the day on which they arrive: when they were sampled is only said by the node.
 pub fn add(db: &Connection, node_id: i64, row: &HeaviestStacks, now: i64) -> rusqlite::Result<u64> {
-    let slot = (seconds(row.until) - 1).div_euclid(SLOT_S) * SLOT_S;
+    let slot = slot_of(row);
     let before: Option<(i64, Vec<u8>)> = db
         .prepare_cached("SELECT samples, stacks FROM stack_samples WHERE slot = ?1 AND node_id = ?2")?
         .query_row([slot, node_id], |row| Ok((row.get(0)?, row.get(1)?)))
@@ -53,6 +53,11 @@ pub fn add(db: &Connection, node_id: i64, row: &HeaviestStacks, now: i64) -> rus
     db.prepare_cached("INSERT OR REPLACE INTO stack_samples (slot, node_id, samples, stacks) VALUES (?1, ?2, ?3, ?4)")?
         .execute(params![slot, node_id, sum.saturating_add(row.samples as i64), packed_of(&heaviest)])?;
     Ok(refused)
+}
+
+/// The ten minutes in which it was taken.
+pub fn slot_of(row: &HeaviestStacks) -> i64 {
+    (seconds(row.until) - 1).div_euclid(SLOT_S) * SLOT_S
 }
 
 /// Ids of texts, and how many new ones a node may still bring.
@@ -200,8 +205,15 @@ pub fn count_nodes(
     Ok(counted.collect())
 }
 
-pub fn text(db: &Connection, id: i64) -> rusqlite::Result<Option<String>> {
-    db.prepare_cached("SELECT stack FROM stacks WHERE id = ?1")?.query_row([id], |row| row.get(0)).optional()
+pub fn texts(db: &Connection, ids: &[i64]) -> rusqlite::Result<HashMap<i64, String>> {
+    let mut of = db.prepare_cached("SELECT stack FROM stacks WHERE id = ?1")?;
+    let mut texts = HashMap::with_capacity(ids.len());
+    for id in ids {
+        if let Some(text) = of.query_row([id], |row| row.get(0)).optional()? {
+            texts.insert(*id, text);
+        }
+    }
+    Ok(texts)
 }
 
 /// The slots to read, newest first, and that they are every Nth.
@@ -211,6 +223,11 @@ fn slots(db: &Connection, nodes: usize, since: i64, now: i64) -> rusqlite::Resul
         db.query_row(&format!("SELECT {which}(slot) FROM stack_samples"), [], |row| row.get::<_, Option<i64>>(0))
     };
     let (Some(oldest), Some(newest)) = (end("min")?, end("max")?) else { return Ok((Vec::new(), 1)) };
+    Ok(slots_between(oldest, newest, nodes, since, now))
+}
+
+/// Of the slots from the oldest to the newest that are there.
+pub fn slots_between(oldest: i64, newest: i64, nodes: usize, since: i64, now: i64) -> (Vec<i64>, i64) {
     let oldest = oldest.max((since - SLOT_S).div_euclid(SLOT_S) * SLOT_S + SLOT_S);
     let count = ((now - oldest).div_euclid(SLOT_S) + 1).max(1);
     let step = (count.saturating_mul(nodes as i64) / MOST_READ + 1).max(1);
@@ -222,7 +239,7 @@ fn slots(db: &Connection, nodes: usize, since: i64, now: i64) -> rusqlite::Resul
         }
         slot -= SLOT_S;
     }
-    Ok((slots, step))
+    (slots, step)
 }
 
 fn each(

@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-const MINUTE: u64 = 60_000_000_000;
-const LONG: Duration = Duration::from_secs(120);
+pub const MINUTE: u64 = 60_000_000_000;
+pub const LONG: Duration = Duration::from_secs(120);
 
 /// A Python with the engine; `None`, and said, if it cannot be had.
 fn python() -> Option<&'static Path> {
@@ -45,7 +45,7 @@ fn python() -> Option<&'static Path> {
     }
 }
 
-struct ClickHouse {
+pub struct ClickHouse {
     dir: tempfile::TempDir,
     child: Child,
     port: u16,
@@ -53,7 +53,7 @@ struct ClickHouse {
 }
 
 impl ClickHouse {
-    fn start(password: &'static str) -> Option<ClickHouse> {
+    pub fn start(password: &'static str) -> Option<ClickHouse> {
         let dir = directory();
         let (child, port) = front(python()?, dir.path(), 0, password);
         Some(ClickHouse { dir, child, port, password })
@@ -69,16 +69,16 @@ impl ClickHouse {
         (self.child, self.port) = front(python().unwrap(), self.dir.path(), self.port, self.password);
     }
 
-    fn store(&self) -> String {
+    pub fn store(&self) -> String {
         format!("clickhouse://127.0.0.1:{}/fleet?insert_every=50ms", self.port)
     }
 
-    fn ask(&self, query: &str) -> String {
+    pub fn ask(&self, query: &str) -> String {
         let mut response = ureq::post(format!("http://127.0.0.1:{}/?database=fleet", self.port)).send(query).unwrap();
         response.body_mut().read_to_string().unwrap().trim().to_owned()
     }
 
-    fn count(&self, query: &str) -> u64 {
+    pub fn count(&self, query: &str) -> u64 {
         self.ask(query).parse().unwrap()
     }
 }
@@ -103,15 +103,21 @@ fn front(python: &Path, dir: &Path, port: u16, password: &str) -> (Child, u16) {
 }
 
 /// Two collectors on one store share their tokens, as behind a balancer.
-fn two_collectors(clickhouse: &ClickHouse) -> (Collector, Collector) {
-    let first = Collector::with(&["--store", &clickhouse.store()]);
+pub fn two_collectors(clickhouse: &ClickHouse, more: &[&str]) -> (Collector, Collector) {
+    let first = Collector::with(&[&["--store", &clickhouse.store()], more].concat());
+    let second = another(clickhouse, &first, more);
+    (first, second)
+}
+
+/// One more collector on the same store.
+pub fn another(clickhouse: &ClickHouse, first: &Collector, more: &[&str]) -> Collector {
     let (agent, user) = (first.file("agent.token"), first.file("user.token"));
     let tokens = ["--agent-token-file", agent.to_str().unwrap(), "--user-token-file", user.to_str().unwrap()];
-    let second = Collector::with(&[&["--store", &clickhouse.store()], &tokens[..]].concat());
+    let second = Collector::with(&[&["--store", &clickhouse.store()], &tokens[..], more].concat());
     for token in ["agent.token", "user.token"] {
         std::fs::copy(first.file(token), second.file(token)).unwrap();
     }
-    (first, second)
+    second
 }
 
 fn http_status(url: &str) -> u16 {
@@ -120,10 +126,10 @@ fn http_status(url: &str) -> u16 {
 }
 
 /// Numbers that look random and are the same each time.
-struct Draw(u64);
+pub struct Draw(pub u64);
 
 impl Draw {
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -144,7 +150,7 @@ fn problem(key: &str, severity: &str, title: &str, began: Option<u64>, ended: Op
 
 /// The bodies of one node's day and a half, in the order in which it sends them: two boots, problems that come and go, incidents, some
 /// batches twice.
-fn node_bodies(number: u64, now: u64, draw: &mut Draw) -> Vec<Vec<u8>> {
+pub fn node_bodies(number: u64, now: u64, draw: &mut Draw) -> Vec<Vec<u8>> {
     let (node, is_bad) = (format!("node-{number:02}"), number.is_multiple_of(3));
     let mut bodies = Vec::new();
     let mut sequence = 0;
@@ -189,6 +195,12 @@ fn node_bodies(number: u64, now: u64, draw: &mut Draw) -> Vec<Vec<u8>> {
                 );
                 diagnosed = at_minute;
             }
+            if at_minute + 180 * MINUTE > now {
+                let stacks: Vec<Value> = (0..1 + draw.below(6))
+                    .map(|_| json!({"stack": format!("a;main;f{}", draw.below(12)), "samples": 1 + draw.below(50)}))
+                    .collect();
+                lines.push(json!({"kind": "stacks", "from": at_minute - 10 * MINUTE, "until": at_minute, "samples": 400, "stacks": stacks}));
+            }
             if draw.below(40) == 0 {
                 for state in ["open", "complete"] {
                     lines.push(json!({"kind": "incident", "schema": "coroner.incident/1", "number": sequence + 1, "code": "nic-reset",
@@ -207,128 +219,12 @@ fn node_bodies(number: u64, now: u64, draw: &mut Draw) -> Vec<Vec<u8>> {
     bodies
 }
 
-/// What differs by when a report was received.
-fn without_reception(mut document: Value) -> Value {
-    match &mut document {
-        Value::Object(fields) => {
-            for name in ["at", "first_seen", "last_seen"] {
-                if fields.get(name).is_some_and(|_| name == "at" || fields.contains_key("is_silent")) {
-                    fields.remove(name);
-                }
-            }
-            for value in fields.values_mut() {
-                *value = without_reception(value.take());
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(|item| *item = without_reception(item.take())),
-        _ => {}
-    }
-    document
-}
-
-#[test]
-#[ignore = "installs ClickHouse's engine from PyPI: ./check fleet"]
-fn clickhouse_answers_as_the_embedded_store_does() {
-    const NODES: u64 = 20;
-    let Some(clickhouse) = ClickHouse::start("") else { return };
-    let embedded = Collector::start();
-    let (first, second) = two_collectors(&clickhouse);
-    let (mut draw, now) = (Draw(2026), now_ns() / MINUTE * MINUTE);
-    let mut nodes: Vec<Vec<Vec<u8>>> = (0..NODES).map(|number| node_bodies(number, now, &mut draw)).collect();
-    nodes.iter_mut().for_each(|bodies| bodies.reverse());
-    // Nodes in any order among each other, each in its own; to ClickHouse by both collectors, some by both.
-    let (mut sent, mut senders) = (0, Vec::new());
-    while nodes.iter().any(|bodies| !bodies.is_empty()) {
-        let number = draw.below(nodes.len() as u64) as usize;
-        let Some(body) = nodes[number].pop() else { continue };
-        let (status, said) = post(&embedded.url(), &embedded.token("agent.token"), &format!("key-{number}"), &body);
-        assert_eq!(status, 200, "{said}");
-        senders.push((number, body));
-        sent += 1;
-    }
-    assert!(sent > 300, "{sent}");
-    let token = first.token("agent.token");
-    let (first_url, second_url) = (first.url(), second.url());
-    // A node at a time waits for its answer; nodes do not wait for each other.
-    std::thread::scope(|scope| {
-        for number in 0..NODES as usize {
-            let own: Vec<&Vec<u8>> = senders.iter().filter(|(of, _)| *of == number).map(|(_, body)| body).collect();
-            let (token, first_url, second_url) = (&token, &first_url, &second_url);
-            scope.spawn(move || {
-                for (turn, body) in own.into_iter().enumerate() {
-                    let urls: &[&String] = match turn % 4 {
-                        0 => &[first_url],
-                        1 => &[second_url],
-                        2 => &[first_url, second_url],
-                        _ => &[second_url, second_url],
-                    };
-                    for url in urls {
-                        let (status, said) = post(url, token, &format!("key-{number}"), body);
-                        assert_eq!(status, 200, "{said}");
-                    }
-                }
-            });
-        }
-    });
-    let hours = 3600;
-    let questions = [
-        "status".to_owned(),
-        "nodes".to_owned(),
-        "incidents".to_owned(),
-        format!("incidents?since={}", 5 * hours),
-        "why".to_owned(),
-        "why?condition=zombie-memcgs".to_owned(),
-        "why?condition=nic-reset:ena".to_owned(),
-        format!("why?condition=zombie-memcgs&since={hours}"),
-        "why?condition=zombies%3E40000".to_owned(),
-        "nodes/node-03".to_owned(),
-        "nodes/host-04".to_owned(),
-        "nodes?where=problem%3Dzombie-memcgs&sort=zombies".to_owned(),
-    ];
-    let compare = |collector: &Collector| {
-        for question in &questions {
-            let [expected, found] = [embedded.ask(question), collector.ask(question)].map(without_reception);
-            assert!(expected == found, "{question}:\n{}", first_difference(&expected, &found, "").unwrap_or_default());
-        }
-    };
-    compare(&first);
-    compare(&second);
-    let status = first.ask("status");
-    assert!(status["problems"].as_array().unwrap().len() == 2 && status["nodes"]["known"] == NODES, "{status}");
-    assert!(first.ask("incidents")["incidents"].as_array().unwrap().len() > 10);
-    assert!(first.ask("nodes/node-03")["history"].as_array().unwrap().len() > 5);
-    // Merged or not, it is the same.
-    for table in
-        ["reports", "nodes", "boots", "minutes", "latest_minutes", "diagnosed", "observed", "problems", "incidents"]
-    {
-        clickhouse.ask(&format!("OPTIMIZE TABLE {table} FINAL"));
-    }
-    compare(&second);
-}
-
-/// Where two documents differ first.
-fn first_difference(a: &Value, b: &Value, path: &str) -> Option<String> {
-    match (a, b) {
-        (Value::Object(x), Value::Object(y)) => x.keys().chain(y.keys()).find_map(|key| {
-            first_difference(
-                x.get(key).unwrap_or(&Value::Null),
-                y.get(key).unwrap_or(&Value::Null),
-                &format!("{path}.{key}"),
-            )
-        }),
-        (Value::Array(x), Value::Array(y)) if x.len() == y.len() => {
-            x.iter().zip(y).enumerate().find_map(|(at, (x, y))| first_difference(x, y, &format!("{path}[{at}]")))
-        }
-        _ => (a != b).then(|| format!("{path}: embedded {a}\nClickHouse {b}")),
-    }
-}
-
 #[test]
 #[ignore = "installs ClickHouse's engine from PyPI: ./check fleet"]
 fn two_collectors_lose_nothing_and_store_nothing_twice() {
     const NODES: u64 = 12;
     let Some(mut clickhouse) = ClickHouse::start("") else { return };
-    let (first, mut second) = two_collectors(&clickhouse);
+    let (first, mut second) = two_collectors(&clickhouse, &[]);
     let token = first.token("agent.token");
     let urls = [first.url(), second.url()];
     let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -499,6 +395,7 @@ fn the_schema_is_made_once_and_retention_follows_the_options() {
             "{minutes}"
         );
         assert!(engine("observed").contains("TTL quarter + toIntervalSecond(34560000)"));
+        assert!(engine("hours").contains("TTL hour + toIntervalSecond(7776000)"));
         assert_eq!(ask("SELECT count() FROM schema_version FINAL"), "1\n");
     }
     // What is older than that is not kept.
@@ -508,6 +405,16 @@ fn the_schema_is_made_once_and_retention_follows_the_options() {
     assert_eq!(post(&collector.url(), &collector.token("agent.token"), "k", &packed(&lines)).0, 200);
     assert_eq!(ask("SELECT count() FROM minutes FINAL"), "2\n");
     drop(collector);
+    // Hours are kept for longer, and then they go.
+    let keep = ["--store", &store, "--store-password-file", file, "--keep-minutes", "2d"];
+    for (keep_hours, left) in [("90d", "2\n"), ("1d", "1\n")] {
+        drop(Collector::with(&[&keep[..], &["--keep-hours", keep_hours]].concat()));
+        wait_for("hours to expire", LONG, || {
+            ask("OPTIMIZE TABLE hours FINAL");
+            let hours = ask("SELECT count() FROM hours FINAL");
+            (hours == left).then_some(()).ok_or(hours)
+        });
+    }
 
     ask("INSERT INTO schema_version (version) VALUES (99)");
     let newer = serve(&store, &["--store-password-file", file]);

@@ -52,6 +52,13 @@ impl Collector {
         (self.child, self.address) = (child, address);
     }
 
+    /// With more options than before.
+    pub fn restart_with(&mut self, options: &[&str]) {
+        self.kill();
+        self.more.arguments.extend(options.iter().map(|option| (*option).to_owned()));
+        self.restart();
+    }
+
     /// Asks it to end, and waits until it has.
     pub fn terminate(&mut self) {
         let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
@@ -72,11 +79,15 @@ impl Collector {
     }
 
     pub fn text(&self, path: &str) -> String {
+        String::from_utf8(self.bytes(path)).unwrap()
+    }
+
+    pub fn bytes(&self, path: &str) -> Vec<u8> {
         let path = if path == "metrics" { path.to_owned() } else { format!("api/v1/{path}") };
         let request = ureq::get(format!("{}/{path}", self.url()));
         let mut response =
             request.header("Authorization", format!("Bearer {}", self.token("user.token"))).call().unwrap();
-        response.body_mut().read_to_string().unwrap()
+        response.body_mut().with_config().limit(1 << 30).read_to_vec().unwrap()
     }
 
     pub fn ask(&self, path: &str) -> Value {

@@ -1,5 +1,6 @@
 //! The collector as a program: what it refuses, what it keeps when it is killed, and real recorders that report to it.
 
+mod alike;
 mod clickhouse;
 mod collector;
 mod export;

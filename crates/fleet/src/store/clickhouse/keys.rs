@@ -97,6 +97,13 @@ fn owners(mut known: Vec<Known>) -> HashMap<String, Owner> {
     owners
 }
 
+/// Whether the node reports with this key, as far as any collector knows.
+pub async fn is_itself(client: &Client, node: &str, key: &str) -> anyhow::Result<bool> {
+    let query = "SELECT node, key, min(first_seen) AS first, max(last_seen) AS seen FROM reports WHERE node = ? GROUP BY node, key";
+    let owners = owners(within(client.query(query).bind(node).fetch_all()).await?);
+    Ok(owners.get(node).is_some_and(|owner| !owner.key.is_empty() && owner.key == key))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

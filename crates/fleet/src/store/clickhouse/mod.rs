@@ -5,25 +5,36 @@
 //! node sends it again, to this collector or another, and its rows replace themselves.
 
 mod address;
+mod asking;
+pub mod dump;
+pub mod growth;
+mod hours;
 mod keys;
+pub mod look;
 pub mod read;
 mod rows;
 mod schema;
+pub mod stacks;
+mod texts;
+pub mod wanted;
 
 use super::write::{MOST_NODES, Retention, Stored};
 use super::{MOST_WAITING, NotStored, StoreStatus, unix_now};
 use crate::ingest::Batch;
 pub use address::Address;
 use anyhow::Context;
+pub use asking::Asking;
 use clickhouse::{Client, Compression, RowOwned, RowWrite};
 use coroner_evidence::own_directory::OwnDirectory;
 use keys::Keys;
+pub use keys::is_itself;
 use rows::{ReportRow, Rows};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use texts::Texts;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -124,6 +135,7 @@ impl ClickHouseStore {
             retention,
             shared: Arc::clone(&shared),
             keys: Keys::default(),
+            texts: Texts::default(),
             sequences: HashMap::new(),
             is_prepared,
         };
@@ -152,7 +164,7 @@ impl ClickHouseStore {
         }
         let now = unix_now();
         let rows_of = |batch: Batch| Batched {
-            told: batch.rows(),
+            told: batch.rows() + batch.stacks.len() as u64,
             report: Rows::report(&batch, &key, now),
             rows: Rows::of(&batch, self.retention, now),
             node: batch.head.node,
@@ -201,6 +213,7 @@ struct Writer {
     retention: Retention,
     shared: Arc<Shared>,
     keys: Keys,
+    texts: Texts,
     /// Of each node, the stream and its last batch that this collector stored. Repeats need not be inserted again.
     sequences: HashMap<String, (String, u64)>,
     is_prepared: bool,
@@ -279,7 +292,7 @@ impl Writer {
             Ok(rows) => {
                 // A task of its own: the client panics if somebody altered the tables.
                 let client = self.client.clone();
-                match tokio::spawn(async move { insert_all(&client, &rows).await }).await {
+                match tokio::spawn(async move { insert_all(&client, &rows, unix_now()).await }).await {
                     Ok(outcome) => outcome,
                     Err(_) => Err(anyhow::anyhow!("the tables in ClickHouse are not those that coroner made")),
                 }
@@ -295,6 +308,7 @@ impl Writer {
                     status.batches += stored.batches;
                     status.repeated += stored.repeated;
                     status.rows += stored.rows;
+                    status.refused_stacks += stored.refused_stacks;
                 }
                 drop(status);
                 for (request, answer) in together.into_iter().zip(answers) {
@@ -310,6 +324,7 @@ impl Writer {
                 status.trouble = Some(why.clone());
                 drop(status);
                 self.keys.forget();
+                self.texts.forget();
                 for request in together {
                     let _ = request.answer.send(Err(NotStored::Failed(why.clone())));
                 }
@@ -329,8 +344,9 @@ impl Writer {
         };
         let reporting: Vec<(String, String)> = together.iter().flat_map(reporting).collect();
         self.keys.read(&self.client, reporting.iter().map(|(node, key)| (node.as_str(), key.as_str()))).await?;
-        let mut all = Rows::default();
         let now = unix_now();
+        self.texts.read(&self.client, now).await?;
+        let mut all = Rows::default();
         for request in together.iter_mut() {
             let refused = |batch: &Batched| self.keys.may(&batch.node, &request.key, now).err();
             if let Some(why) = request.batches.iter().find_map(refused) {
@@ -342,7 +358,7 @@ impl Writer {
             let mut here: HashMap<(&str, &str), u64> = HashMap::new();
             for batch in &mut request.batches {
                 all.reports.push(batch.report.clone());
-                let rows = std::mem::take(&mut batch.rows);
+                let mut rows = std::mem::take(&mut batch.rows);
                 let known = here.get(&(batch.node.as_str(), batch.stream.as_str())).copied();
                 let known = known.max(known_of(&self.sequences, batch));
                 if known.is_some_and(|known| batch.sequence <= known) {
@@ -352,6 +368,7 @@ impl Writer {
                 here.insert((&batch.node, &batch.stream), batch.sequence);
                 stored.batches += 1;
                 stored.rows += batch.told;
+                stored.refused_stacks += self.texts.admit(&mut rows);
                 all.append(rows);
             }
             answers.push(Ok(stored));
@@ -407,12 +424,16 @@ async fn gather(
 }
 
 /// A report comes first: identities of nodes without one are removed.
-async fn insert_all(client: &Client, rows: &Rows) -> anyhow::Result<()> {
-    let Rows { reports, identities, boots, minutes, diagnosed, observed, incidents } = rows;
+async fn insert_all(client: &Client, rows: &Rows, now: i64) -> anyhow::Result<()> {
+    let Rows { reports, identities, boots, minutes, diagnosed, observed, incidents, stacks, texts } = rows;
     insert(client, "reports", reports).await?;
     insert(client, "identities", identities).await?;
     insert(client, "boots", boots).await?;
     insert(client, "minutes", minutes).await?;
+    hours::roll(client, minutes, now).await?;
+    // No sample refers to a text that is not there.
+    insert(client, "stack_texts", texts).await?;
+    insert(client, "stack_samples", stacks).await?;
     insert(client, "diagnosed", diagnosed).await?;
     insert(client, "observed", observed).await?;
     insert(client, "incidents", incidents).await

@@ -8,7 +8,8 @@ use crate::answers::{
     ActiveProblem, Boot, Episode, FleetIncident, FleetStatus, IncidentList, NodeCounts, NodeDetail, NodeSummary,
 };
 use crate::ingest::attributes_of;
-use crate::store::episodes::{Observed, spans};
+use crate::store::dump::ToldEpisode;
+use crate::store::episodes::{Observed, Span, spans};
 use crate::store::read::{DAY_S, MOST_HISTORY, NUMBERS, NodeLives, SILENT_AFTER_S, wall};
 use clickhouse::query::Query;
 use clickhouse::{Client, Row, RowOwned, RowRead};
@@ -20,25 +21,25 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 const MOST_OBSERVED: u64 = 50_000;
 
 /// When began, seen until, whether it ended.
-type Piece = (u32, u32, u8);
+pub(super) type Piece = (u32, u32, u8);
 /// Seen until, until, whether it ended, severity, certainty, title.
-type LastSeen = (u32, u32, u8, String, String, String);
+pub(super) type LastSeen = (u32, u32, u8, String, String, String);
 
 #[derive(Row, Deserialize)]
-struct Report {
-    node: String,
-    first: u32,
-    seen: u32,
+pub(super) struct Report {
+    pub node: String,
+    pub first: u32,
+    pub seen: u32,
     version: String,
     dropped: u64,
 }
 
 #[derive(Row, Deserialize)]
-struct Identity {
-    node: String,
-    host: Option<String>,
-    booted: Option<u32>,
-    identity_json: String,
+pub(super) struct Identity {
+    pub node: String,
+    pub host: Option<String>,
+    pub booted: Option<u32>,
+    pub identity_json: String,
 }
 
 #[derive(Row, Deserialize)]
@@ -66,40 +67,54 @@ struct OpenProblem {
 }
 
 #[derive(Row, Deserialize)]
-struct PastProblem {
-    node: String,
-    code: String,
-    diagnosed_until: u32,
-    pieces: Vec<Piece>,
+pub(super) struct PastProblem {
+    pub node: String,
+    pub boot_id: String,
+    pub code: String,
+    pub diagnosed_until: u32,
+    pub pieces: Vec<Piece>,
     /// Of each piece.
-    serious: Vec<u8>,
+    pub serious: Vec<u8>,
+}
+
+impl PastProblem {
+    /// Its episodes, with whether they were of warning or worse.
+    pub fn spans(&self) -> impl Iterator<Item = (Span, bool)> {
+        let is_serious = |span: &Span| self.serious.get(span.latest).is_some_and(|serious| *serious != 0);
+        spans(&observed(&self.pieces), self.diagnosed_until.into()).into_iter().map(move |span| {
+            let serious = is_serious(&span);
+            (span, serious)
+        })
+    }
 }
 
 #[derive(Row, Deserialize)]
-struct HistoryRow {
+pub(super) struct HistoryRow {
+    pub node: String,
     boot_id: String,
     key: String,
     code: String,
+    subject_kind: String,
     subject: String,
     began: u32,
     last: LastSeen,
 }
 
 #[derive(Row, Deserialize)]
-struct BootOf {
-    node: String,
-    boot_id: String,
-    booted: Option<u32>,
-    first: u32,
-    seen: u32,
+pub(super) struct BootOf {
+    pub node: String,
+    pub boot_id: String,
+    pub booted: Option<u32>,
+    pub first: u32,
+    pub seen: u32,
 }
 
-const REPORTS: &str = "SELECT node, min(first_seen) AS first, max(last_seen) AS seen,
+pub(super) const REPORTS: &str = "SELECT node, min(first_seen) AS first, max(last_seen) AS seen,
    tupleElement(max(last) AS newest, 3) AS version, tupleElement(newest, 4) AS dropped FROM reports";
-const BOOTS: &str =
+pub(super) const BOOTS: &str =
     "SELECT node, boot_id, max(booted) AS booted, min(first_seen) AS first, max(last_seen) AS seen FROM boots";
 /// Problems that the node's latest diagnosis saw.
-const OPEN: &str = "SELECT p.node AS node, p.boot_id AS boot_id, p.key AS key, p.code AS code, p.subject AS subject, p.newest AS newest,
+pub(super) const OPEN: &str = "SELECT p.node AS node, p.boot_id AS boot_id, p.key AS key, p.code AS code, p.subject AS subject, p.newest AS newest,
    d.until AS diagnosed_until
  FROM (SELECT node, boot_id, key, max(code) AS code, max(subject) AS subject, max(last) AS newest FROM problems
        GROUP BY node, boot_id, key) AS p
@@ -114,7 +129,7 @@ fn at(seconds: u32) -> coroner_report::Wall {
     wall(seconds.into())
 }
 
-fn observed(pieces: &[Piece]) -> Vec<Observed> {
+pub(super) fn observed(pieces: &[Piece]) -> Vec<Observed> {
     let one = |(began, seen_until, has_ended): &Piece| Observed {
         began: (*began).into(),
         seen_until: (*seen_until).into(),
@@ -128,7 +143,7 @@ fn text(text: String) -> Option<String> {
 }
 
 /// What goes on now, by node.
-async fn open(client: &Client) -> anyhow::Result<HashMap<String, Vec<Episode>>> {
+pub(super) async fn open(client: &Client) -> anyhow::Result<HashMap<String, Vec<Episode>>> {
     let query = format!(
         "SELECT o.node AS node, o.key AS key, any(o.code) AS code, any(o.subject) AS subject, any(o.newest) AS last,
            any(o.diagnosed_until) AS diagnosed_until,
@@ -256,7 +271,8 @@ async fn summaries(client: &Client, only: Option<&str>, now: i64) -> anyhow::Res
     let reports: Vec<Report> = all(of(REPORTS, "GROUP BY node")).await?;
     let identities: Vec<Identity> = all(of("SELECT node, host, booted, identity_json FROM nodes FINAL", "")).await?;
     let mut identities: HashMap<String, Identity> = identities.into_iter().map(|one| (one.node.clone(), one)).collect();
-    let diagnosed: Vec<Diagnosed> = all(of("SELECT node, until, conclusion FROM diagnosed FINAL", "")).await?;
+    let diagnosed: Vec<Diagnosed> =
+        all(of("SELECT node, until, tupleElement(last, 2) AS conclusion FROM diagnosed FINAL", "")).await?;
     let mut diagnosed: HashMap<String, Diagnosed> = diagnosed.into_iter().map(|one| (one.node.clone(), one)).collect();
     let columns: Vec<String> = NUMBERS.iter().map(|(_, column, _)| format!("toInt64({column})")).collect();
     let minutes = format!("SELECT node, [{}] AS numbers FROM latest_minutes FINAL", columns.join(", "));
@@ -317,36 +333,73 @@ pub async fn find(client: &Client, name: &str) -> anyhow::Result<Vec<String>> {
     all(found).await
 }
 
+/// What was observed of some nodes, newest first.
+pub(super) const HISTORY: &str = "SELECT node, boot_id, key, code, subject_kind, subject, began, last FROM observed";
+pub(super) fn newest_of_each() -> String {
+    format!("ORDER BY quarter DESC LIMIT {MOST_OBSERVED} BY node")
+}
+
+/// An episode of one node, and the latest row of it.
+pub(super) struct Told<'a> {
+    pub span: Span,
+    row: &'a HistoryRow,
+}
+
+impl Told<'_> {
+    pub fn key(&self) -> &str {
+        &self.row.key
+    }
+
+    fn episode(&self) -> Episode {
+        let (_, _, _, severity, certainty, title) = self.row.last.clone();
+        Episode {
+            key: self.row.key.clone(),
+            code: self.row.code.clone(),
+            subject: Some(self.row.subject.clone()),
+            severity,
+            certainty: text(certainty),
+            title,
+            began: wall(self.span.began),
+            seen_until: wall(self.span.seen_until),
+            ended: self.span.ended.map(wall),
+        }
+    }
+
+    /// As exports have it.
+    pub fn told(&self) -> ToldEpisode {
+        let row = self.row;
+        let (_, _, _, severity, certainty, title) = row.last.clone();
+        let [boot, key, code, kind, subject] =
+            [&row.boot_id, &row.key, &row.code, &row.subject_kind, &row.subject].map(|text| Some(text.clone()));
+        ToldEpisode {
+            texts: [boot, key, code, kind, subject, Some(severity), text(certainty), Some(title)],
+            times: [Some(self.span.began), Some(self.span.seen_until), self.span.ended],
+        }
+    }
+}
+
+/// The episodes of one node, in no order.
+pub(super) fn told_of<'a>(rows: impl Iterator<Item = &'a HistoryRow>, diagnosed_until: i64) -> Vec<Told<'a>> {
+    let mut by_problem: HashMap<(&str, &str), Vec<&HistoryRow>> = HashMap::new();
+    for row in rows {
+        by_problem.entry((&row.boot_id, &row.key)).or_default().push(row);
+    }
+    let mut told = Vec::new();
+    for rows in by_problem.into_values() {
+        let pieces: Vec<Piece> = rows.iter().map(|row| (row.began, row.last.0, row.last.2)).collect();
+        let spans = spans(&observed(&pieces), diagnosed_until);
+        told.extend(spans.into_iter().map(|span| Told { span, row: rows[span.latest] }));
+    }
+    told
+}
+
 pub async fn detail(client: &Client, node: &str, now: i64) -> anyhow::Result<NodeDetail> {
     let mut summary = summaries(client, Some(node), now).await?;
     let mut summary = summary.pop().unwrap_or_else(|| NodeSummary { node: node.to_owned(), ..NodeSummary::default() });
-    let rows = client.query(&format!(
-        "SELECT boot_id, key, code, subject, began, last FROM observed WHERE node = ? ORDER BY quarter DESC LIMIT {MOST_OBSERVED}"
-    ));
-    let mut by_problem: HashMap<(String, String), Vec<HistoryRow>> = HashMap::new();
-    for row in all::<HistoryRow>(rows.bind(node)).await? {
-        by_problem.entry((row.boot_id.clone(), row.key.clone())).or_default().push(row);
-    }
+    let rows = client.query(&format!("{HISTORY} WHERE node = ? {}", newest_of_each()));
+    let rows: Vec<HistoryRow> = all(rows.bind(node)).await?;
     let until = summary.diagnosed_until.map_or(0, crate::store::write::seconds);
-    let mut history: Vec<Episode> = Vec::new();
-    for rows in by_problem.values() {
-        let pieces: Vec<Piece> = rows.iter().map(|row| (row.began, row.last.0, row.last.2)).collect();
-        for span in spans(&observed(&pieces), until) {
-            let row = &rows[span.latest];
-            let (_, _, _, severity, certainty, title) = row.last.clone();
-            history.push(Episode {
-                key: row.key.clone(),
-                code: row.code.clone(),
-                subject: Some(row.subject.clone()),
-                severity,
-                certainty: text(certainty),
-                title,
-                began: wall(span.began),
-                seen_until: wall(span.seen_until),
-                ended: span.ended.map(wall),
-            });
-        }
-    }
+    let mut history: Vec<Episode> = told_of(rows.iter(), until).iter().map(Told::episode).collect();
     history.sort_by(|a, b| (b.began, &a.key).cmp(&(a.began, &b.key)));
     history.truncate(MOST_HISTORY as usize);
     summary.problems = history.iter().filter(|episode| episode.ended.is_none()).cloned().collect();
@@ -396,20 +449,30 @@ pub async fn incidents(client: &Client, since: i64, now: i64, most: i64) -> anyh
     Ok(IncidentList { schema: "coroner.fleet.incidents/1".to_owned(), at: wall(now), incidents })
 }
 
-/// Problems that were seen since then: of one code or key, or all.
-async fn past(client: &Client, code_or_key: Option<&str>, since: i64) -> anyhow::Result<Vec<PastProblem>> {
+/// Problems that were seen since then: of one code or key, or all. If it is asked for, also those that went on when their node fell silent
+/// before.
+pub(super) async fn past(
+    client: &Client,
+    code_or_key: Option<&str>,
+    since: i64,
+    or_open: bool,
+) -> anyhow::Result<Vec<PastProblem>> {
     let (of, which) = match code_or_key {
         Some(_) => ("(key = ? OR code = ?)", 2),
         None => ("1", 0),
     };
+    let or_open = match or_open {
+        true => format!(" OR (node, boot_id, key) IN (SELECT node, boot_id, key FROM ({OPEN}))"),
+        false => String::new(),
+    };
     // The alias keeps the aggregate apart from its column.
     let mut query = client.query(&format!(
-        "SELECT s.node AS node, max(s.code) AS code, any(d.until) AS diagnosed_until,
+        "SELECT s.node AS node, s.boot_id AS boot_id, max(s.code) AS code, any(d.until) AS diagnosed_until,
            groupArray((s.began, tupleElement(s.last, 1), tupleElement(s.last, 3))) AS pieces,
            groupArray(toUInt8(tupleElement(s.last, 4) IN ('warning', 'critical'))) AS serious
          FROM (SELECT node, boot_id, key, code, began, last FROM observed WHERE {of} AND (node, boot_id, key) IN
                 (SELECT node, boot_id, key FROM problems WHERE {of} GROUP BY node, boot_id, key
-                 HAVING tupleElement(max(last), 1) >= toDateTime(?))) AS s
+                 HAVING tupleElement(max(last), 1) >= toDateTime(?){or_open})) AS s
          LEFT JOIN (SELECT node, max(until) AS until FROM diagnosed GROUP BY node) AS d ON d.node = s.node
          GROUP BY s.node, s.boot_id, s.key"
     ));
@@ -425,8 +488,8 @@ pub async fn lives(client: &Client, code_or_key: &str, since: i64) -> anyhow::Re
     for row in all::<BootOf>(boots.bind(since.max(0))).await? {
         lives.entry(row.node.clone()).or_default().boots.push(boot(row));
     }
-    for problem in past(client, Some(code_or_key), since).await? {
-        for span in spans(&observed(&problem.pieces), problem.diagnosed_until.into()) {
+    for problem in past(client, Some(code_or_key), since, false).await? {
+        for (span, _) in problem.spans() {
             if span.seen_until >= since {
                 let of_node = lives.entry(problem.node.clone()).or_default();
                 of_node.had_it = true;
@@ -445,14 +508,28 @@ pub async fn is_problem(client: &Client, code_or_key: &str) -> anyhow::Result<bo
 
 pub async fn codes(client: &Client, since: i64) -> anyhow::Result<Vec<String>> {
     let mut nodes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for problem in past(client, None, since).await? {
-        let spans = spans(&observed(&problem.pieces), problem.diagnosed_until.into());
-        let is_serious = |latest: usize| problem.serious.get(latest).is_some_and(|serious| *serious != 0);
-        if spans.iter().any(|span| span.seen_until >= since && is_serious(span.latest)) {
+    for problem in past(client, None, since, false).await? {
+        if problem.spans().any(|(span, is_serious)| is_serious && span.seen_until >= since) {
             nodes.entry(problem.code).or_default().insert(problem.node);
         }
     }
     let mut codes: Vec<(String, usize)> = nodes.into_iter().map(|(code, nodes)| (code, nodes.len())).collect();
     codes.sort_by_key(|(_, nodes)| std::cmp::Reverse(*nodes));
     Ok(codes.into_iter().map(|(code, _)| code).collect())
+}
+
+/// The newest incident of a node with this number, and the node's host.
+pub async fn incident(client: &Client, node: &str, number: u64) -> anyhow::Result<Option<(Option<String>, Incident)>> {
+    let query = client.query(
+        "SELECT incident_json FROM incidents FINAL WHERE node = ? AND number = ? ORDER BY triggered DESC LIMIT 1",
+    );
+    let Some(json) = within(query.bind(node).bind(number).fetch_optional::<String>()).await? else { return Ok(None) };
+    let host = client.query("SELECT host FROM nodes FINAL WHERE node = ?").bind(node);
+    let host = within(host.fetch_optional::<Option<String>>()).await?.flatten();
+    Ok(serde_json::from_str(&json).ok().map(|incident| (host, incident)))
+}
+
+pub async fn last_seen(client: &Client, node: &str) -> anyhow::Result<i64> {
+    let query = client.query("SELECT toUnixTimestamp(max(last_seen)) FROM reports WHERE node = ?");
+    Ok(within(query.bind(node).fetch_one::<u32>()).await?.into())
 }

@@ -2,11 +2,13 @@
 
 use crate::ingest::Batch;
 use crate::store::episodes::{Observed, SAME_WITHIN_S};
+use crate::store::stacks::slot_of;
 use crate::store::write::{Retention, saturated_ms, seconds, thousandths};
 use clickhouse::Row;
 use coroner_report::Wall;
+use ring::digest;
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Time, sequence, coroner's version, dropped rows.
 type LastBatch = (u32, u64, String, u64);
@@ -42,8 +44,8 @@ pub struct BootRow {
 
 #[derive(Row, Serialize, Debug, Clone)]
 pub struct MinuteRow {
-    node: String,
-    minute: u32,
+    pub node: String,
+    pub minute: u32,
     sealed: u32,
     busy_mean: Option<u16>,
     busy_max: Option<u16>,
@@ -70,9 +72,27 @@ pub struct MinuteRow {
 #[derive(Row, Serialize, Debug, Clone)]
 pub struct DiagnosedRow {
     node: String,
+    first: u32,
     until: u32,
-    version: u64,
-    conclusion: String,
+    /// Version, conclusion.
+    last: (u64, String),
+}
+
+#[derive(Row, Serialize, Debug, Clone)]
+pub struct StacksRow {
+    slot: u32,
+    pub node: String,
+    until: u32,
+    samples: u64,
+    pub stacks: Vec<i64>,
+    pub counts: Vec<u64>,
+}
+
+#[derive(Row, Serialize, Debug, Clone)]
+pub struct TextRow {
+    pub id: i64,
+    pub stack: String,
+    pub used: u32,
 }
 
 #[derive(Row, Serialize, Debug, Clone)]
@@ -82,6 +102,7 @@ pub struct ObservedRow {
     key: String,
     quarter: u32,
     code: String,
+    subject_kind: String,
     subject: String,
     began: u32,
     last: LastSeen,
@@ -109,6 +130,9 @@ pub struct Rows {
     pub diagnosed: Vec<DiagnosedRow>,
     pub observed: Vec<ObservedRow>,
     pub incidents: Vec<IncidentRow>,
+    pub stacks: Vec<StacksRow>,
+    /// Of these stacks.
+    pub texts: Vec<TextRow>,
 }
 
 /// A time as ClickHouse's DateTime has it.
@@ -131,6 +155,13 @@ fn share(value: Option<f64>) -> Option<u16> {
 /// The later time counts, and at the same time what was sealed later.
 fn version(time: u32, sealed: u32) -> u64 {
     u64::from(time) << 32 | u64::from(sealed)
+}
+
+/// The same in all collectors. Nobody finds a second text for another's.
+fn stack_id(text: &str) -> i64 {
+    let mut id = [0; 8];
+    id.copy_from_slice(&digest::digest(&digest::SHA256, text.as_bytes()).as_ref()[..8]);
+    i64::from_be_bytes(id)
 }
 
 impl Rows {
@@ -166,14 +197,15 @@ impl Rows {
             rows.boots.push(BootRow { node: node.clone(), boot_id, booted, first_seen: began, last_seen: sealed });
         }
         rows.add_minutes(batch, date(now - retention.minutes_s));
+        rows.add_stacks(batch, date(now - retention.minutes_s), date(now));
         for concluded in &batch.diagnoses {
             let until = at(concluded.until);
             let conclusion = concluded.conclusion.clone();
             rows.diagnosed.push(DiagnosedRow {
                 node: node.clone(),
+                first: at(concluded.from),
                 until,
-                version: version(until, sealed),
-                conclusion,
+                last: (version(until, sealed), conclusion),
             });
             for problem in &concluded.problems {
                 let Observed { began, seen_until, has_ended } = Observed::of(problem, concluded);
@@ -188,6 +220,7 @@ impl Rows {
                     key: problem.key.clone(),
                     quarter: seen_until - seen_until % SAME_WITHIN_S as u32,
                     code: problem.code.clone(),
+                    subject_kind: problem.subject_kind.clone(),
                     subject: problem.subject.clone(),
                     began: date(began),
                     last: (
@@ -230,7 +263,8 @@ impl Rows {
         // A recorder that was restarted within a minute tells of both parts; the later one counts.
         let mut last: HashMap<u32, usize> = HashMap::new();
         for m in &batch.minutes {
-            let minute = at(m.minute);
+            // A minute has one row, wherever within it a node begins.
+            let minute = at(m.minute) / 60 * 60;
             if minute < oldest {
                 continue;
             }
@@ -269,6 +303,28 @@ impl Rows {
         }
     }
 
+    fn add_stacks(&mut self, batch: &Batch, oldest: u32, now: u32) {
+        for row in &batch.stacks {
+            let slot = date(slot_of(row));
+            if slot < oldest {
+                continue;
+            }
+            let mut counts: BTreeMap<i64, u64> = BTreeMap::new();
+            for stack in &row.stacks {
+                let id = stack_id(&stack.stack);
+                let sum = counts.entry(id).or_insert_with(|| {
+                    self.texts.push(TextRow { id, stack: stack.stack.clone(), used: now });
+                    0
+                });
+                *sum = sum.saturating_add(stack.samples);
+            }
+            // In order they take less room: rows are much alike.
+            let (stacks, counts) = counts.into_iter().unzip();
+            let (node, until) = (batch.head.node.clone(), at(row.until));
+            self.stacks.push(StacksRow { slot, node, until, samples: row.samples, stacks, counts });
+        }
+    }
+
     pub fn append(&mut self, mut more: Rows) {
         self.reports.append(&mut more.reports);
         self.identities.append(&mut more.identities);
@@ -277,10 +333,12 @@ impl Rows {
         self.diagnosed.append(&mut more.diagnosed);
         self.observed.append(&mut more.observed);
         self.incidents.append(&mut more.incidents);
+        self.stacks.append(&mut more.stacks);
+        self.texts.append(&mut more.texts);
     }
 
     pub fn len(&self) -> usize {
-        let Rows { reports, identities, boots, minutes, diagnosed, observed, incidents } = self;
+        let Rows { reports, identities, boots, minutes, diagnosed, observed, incidents, stacks, texts } = self;
         reports.len()
             + identities.len()
             + boots.len()
@@ -288,12 +346,16 @@ impl Rows {
             + diagnosed.len()
             + observed.len()
             + incidents.len()
+            + stacks.len()
+            + texts.len()
     }
 
     /// About how much memory they take.
     pub fn bytes(&self) -> usize {
         let texts: usize = self.identities.iter().map(|row| row.identity_json.len()).sum::<usize>()
             + self.incidents.iter().map(|row| row.incident_json.len() + row.key.len()).sum::<usize>()
+            + self.texts.iter().map(|row| row.stack.len()).sum::<usize>()
+            + self.stacks.iter().map(|row| row.stacks.len() * 16).sum::<usize>()
             + self.observed.iter().map(|row| row.key.len() + row.subject.len() + row.last.5.len()).sum::<usize>();
         // Names of nodes and boots are at most 256 bytes each, mostly 32.
         texts + self.len() * 256

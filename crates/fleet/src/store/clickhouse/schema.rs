@@ -31,7 +31,17 @@ struct Table {
 /// Rows expire so long after the time in this column.
 struct Expires {
     after: &'static str,
-    is_minutes: bool,
+    kept: Kept,
+}
+
+#[derive(Clone, Copy)]
+enum Kept {
+    AsMinutes,
+    /// Longer than what refers to it, of which it was written once a day.
+    AsMinutesAndMore,
+    AsHours,
+    AsProblems,
+    ForADay,
 }
 
 /// A materialized view: what is inserted into one table, goes into another as well.
@@ -42,7 +52,7 @@ struct View {
 }
 
 const fn as_problems(after: &'static str) -> Option<Expires> {
-    Some(Expires { after, is_minutes: false })
+    Some(Expires { after, kept: Kept::AsProblems })
 }
 
 const AGGREGATING: (&str, &str) = ("AggregatingMergeTree", "");
@@ -66,7 +76,8 @@ macro_rules! numbers {
 // last: seen until, until, whether it ended, severity, certainty, title. (The client knows no named tuples.)
 macro_rules! problem {
     () => {
-        "code SimpleAggregateFunction(max, String) CODEC(ZSTD(1)), subject SimpleAggregateFunction(max, String) CODEC(ZSTD(1)),
+        "code SimpleAggregateFunction(max, String) CODEC(ZSTD(1)), subject_kind SimpleAggregateFunction(max, String) CODEC(ZSTD(1)),
+         subject SimpleAggregateFunction(max, String) CODEC(ZSTD(1)),
          began SimpleAggregateFunction(min, DateTime) CODEC(DoubleDelta, ZSTD(1)),
          last SimpleAggregateFunction(max, Tuple(DateTime, DateTime, UInt8, String, String, String)) CODEC(ZSTD(1))"
     };
@@ -120,7 +131,7 @@ const CREATE: &[Table] = &[
         engine: ("ReplacingMergeTree", "sealed"),
         partition: "toDate(minute)",
         key: "(node, minute)",
-        expires: Some(Expires { after: "minute", is_minutes: true }),
+        expires: Some(Expires { after: "minute", kept: Kept::AsMinutes }),
     },
     // version: the minute, and for the same minute when it was sealed.
     Table {
@@ -129,13 +140,65 @@ const CREATE: &[Table] = &[
         engine: ("ReplacingMergeTree", "version"),
         partition: "tuple()",
         key: "node",
-        expires: Some(Expires { after: "minute", is_minutes: true }),
+        expires: Some(Expires { after: "minute", kept: Kept::AsMinutes }),
     },
-    // The latest diagnosis of each node.
+    // Minutes rolled up (hours.rs). version: of rows of one hour, the one of more minutes counts, and then the later one.
+    Table {
+        name: "hours",
+        columns: concat!(
+            "node String CODEC(ZSTD(1)), hour DateTime CODEC(DoubleDelta, ZSTD(1)), version UInt64 CODEC(ZSTD(1)), minutes UInt16 CODEC(T64, ZSTD(1)), ",
+            "busy_mean Nullable(UInt16) CODEC(T64, ZSTD(1)), busy_max Nullable(UInt16) CODEC(T64, ZSTD(1)),
+             worst_core_system Nullable(UInt16) CODEC(T64, ZSTD(1)), saturated_ms Nullable(UInt64) CODEC(T64, ZSTD(1)),
+             zombies_tracked Nullable(UInt32) CODEC(T64, ZSTD(1)), zombies_live Nullable(UInt32) CODEC(T64, ZSTD(1)),
+             zombies_dead Nullable(UInt32) CODEC(T64, ZSTD(1)), unit_restarts Nullable(UInt64) CODEC(T64, ZSTD(1)),
+             nic_resets Nullable(UInt64) CODEC(T64, ZSTD(1)), softnet_drops Nullable(UInt64) CODEC(T64, ZSTD(1)),
+             oom_kills Nullable(UInt64) CODEC(T64, ZSTD(1)), cpu_stall_ms Nullable(UInt64) CODEC(T64, ZSTD(1)),
+             memory_stall_ms Nullable(UInt64) CODEC(T64, ZSTD(1)), io_stall_ms Nullable(UInt64) CODEC(T64, ZSTD(1)),
+             lost_samples Nullable(UInt64) CODEC(T64, ZSTD(1)), starved_queues Nullable(UInt32) CODEC(T64, ZSTD(1)),
+             throttled_ms Nullable(UInt64) CODEC(T64, ZSTD(1)), direct_reclaim_pages Nullable(UInt64) CODEC(T64, ZSTD(1)),
+             own_cpu_ms Nullable(UInt64) CODEC(T64, ZSTD(1))"
+        ),
+        engine: ("ReplacingMergeTree", "version"),
+        partition: "toYYYYMM(hour)",
+        key: "(node, hour)",
+        expires: Some(Expires { after: "hour", kept: Kept::AsHours }),
+    },
+    // What a row of a node's stacks says: ids of texts, and samples of each.
+    Table {
+        name: "stack_samples",
+        columns: "slot DateTime CODEC(DoubleDelta, ZSTD(1)), node String CODEC(ZSTD(1)), until DateTime CODEC(DoubleDelta, ZSTD(1)),
+          samples UInt64 CODEC(T64, ZSTD(1)), stacks Array(Int64) CODEC(ZSTD(3)), counts Array(UInt64) CODEC(T64, ZSTD(1))",
+        engine: ("ReplacingMergeTree", ""),
+        partition: "toDate(slot)",
+        key: "(slot, node, until)",
+        expires: Some(Expires { after: "slot", kept: Kept::AsMinutes }),
+    },
+    // The first 8 bytes of a text's SHA-256, and the text; used: written anew on each day of its use.
+    Table {
+        name: "stack_texts",
+        columns: "id Int64 CODEC(ZSTD(1)), stack String CODEC(ZSTD(3)), used DateTime CODEC(DoubleDelta, ZSTD(1))",
+        engine: ("ReplacingMergeTree", "used"),
+        partition: "tuple()",
+        key: "id",
+        expires: Some(Expires { after: "used", kept: Kept::AsMinutesAndMore }),
+    },
+    // Recordings that somebody asks for. asked, and the first of told, in milliseconds; told: state, bytes so far, of how many, and which
+    // collector says so.
+    Table {
+        name: "wanted",
+        columns: "node String, number UInt64, triggered SimpleAggregateFunction(max, DateTime), asked SimpleAggregateFunction(max, UInt64),
+          told SimpleAggregateFunction(max, Tuple(UInt64, String, UInt64, UInt64, String)), at SimpleAggregateFunction(max, DateTime)",
+        engine: AGGREGATING,
+        partition: "tuple()",
+        key: "(node, number)",
+        expires: Some(Expires { after: "at", kept: Kept::ForADay }),
+    },
+    // Each node's first diagnosis, and its latest; last: a version, and the conclusion.
     Table {
         name: "diagnosed",
-        columns: "node String, until DateTime, version UInt64, conclusion String",
-        engine: ("ReplacingMergeTree", "version"),
+        columns: "node String, first SimpleAggregateFunction(min, DateTime), until SimpleAggregateFunction(max, DateTime),
+          last SimpleAggregateFunction(max, Tuple(UInt64, String))",
+        engine: AGGREGATING,
         partition: "tuple()",
         key: "node",
         expires: as_problems("until"),
@@ -272,8 +335,15 @@ async fn keep(client: &Client, address: &Address, retention: Retention) -> anyho
 
 /// As ClickHouse writes it itself.
 fn expiry(table: &Table, retention: Retention) -> Option<String> {
-    let Expires { after, is_minutes } = table.expires.as_ref()?;
-    let seconds = if *is_minutes { retention.minutes_s } else { retention.episodes_s };
+    const DAY_S: i64 = 86_400;
+    let Expires { after, kept } = table.expires.as_ref()?;
+    let seconds = match kept {
+        Kept::AsMinutes => retention.minutes_s,
+        Kept::AsMinutesAndMore => retention.minutes_s.saturating_add(2 * DAY_S),
+        Kept::AsHours => retention.hours_s,
+        Kept::AsProblems => retention.episodes_s,
+        Kept::ForADay => DAY_S,
+    };
     Some(format!("{after} + toIntervalSecond({seconds})"))
 }
 
@@ -301,9 +371,15 @@ fn create_table(table: &Table, address: &Address, retention: Retention) -> Strin
     let ttl = expiry(table, retention).map_or_else(String::new, |expiry| format!(" TTL {expiry}"));
     // What is acknowledged outlives a power failure. Of partitions by day only whole ones are removed, which costs nothing.
     let whole = if table.partition.starts_with("toDate") { ", ttl_only_drop_parts = 1" } else { "" };
+    // A question about one node, or one hour, reads little else.
+    let granularity = match table.name {
+        "minutes" | "hours" | "observed" => ", index_granularity = 2048",
+        "stack_samples" => ", index_granularity = 512",
+        _ => "",
+    };
     format!(
         "CREATE TABLE IF NOT EXISTS {}.{}{} ({}) ENGINE = {} PARTITION BY {} ORDER BY {}{ttl}
-         SETTINGS fsync_after_insert = 1, fsync_part_directory = 1{whole}",
+         SETTINGS fsync_after_insert = 1, fsync_part_directory = 1{whole}{granularity}",
         quoted(&address.database),
         table.name,
         on_cluster(address),
