@@ -96,6 +96,9 @@ fn paragraph(explanation: &Explanation, cohort: &Cohort, index: usize, condition
         number(table.elsewhere as usize),
         risk(table),
     );
+    if let Some(adjusted) = at_same_uptime(explanation, cohort) {
+        text += &adjusted;
+    }
     if cohort.left_out > 0 {
         let names: Vec<String> = cohort.attributes.keys().map(|name| quoted(name)).collect();
         let whose = if cohort.left_out == 1 { "does not tell its" } else { "do not tell their" };
@@ -159,6 +162,14 @@ fn shared_with_all(cohort: &Cohort) -> String {
     let shared: Attributes =
         cohort.attributes.iter().filter(is_shared).map(|(name, value)| (name.clone(), value.clone())).collect();
     if shared.is_empty() { String::new() } else { name(&shared) }
+}
+
+/// If sick nodes are older or younger, the plain ratio may hide the cohort, or exaggerate it.
+fn at_same_uptime(explanation: &Explanation, cohort: &Cohort) -> Option<String> {
+    let adjusted = cohort.risk_ratio_adjusted.filter(|_| explanation.uptime.matters && cohort.among.is_none())?;
+    let differs = adjusted.value / cohort.risk_ratio.value;
+    let ratio = format!("{}, {}–{}", digits(adjusted.value), digits(adjusted.low), digits(adjusted.high));
+    (!(0.67..=1.5).contains(&differs)).then(|| format!(" At the same uptime the risk is × {ratio}."))
 }
 
 fn within_it(within: &Within) -> String {

@@ -15,8 +15,10 @@ use crate::server::{ServeOptions, serve};
 use crate::store::clickhouse::Address;
 use crate::store::read::NUMBERS;
 use crate::store::write::Retention;
+use anyhow::ensure;
 use coroner_report::Wall;
 use std::io::Write;
+use std::time::Duration;
 
 const LONGEST_TITLE: usize = 140;
 
@@ -35,7 +37,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
+/// Hours are rolled up from minutes that may arrive late.
+const LEAST_MINUTES_KEPT: Duration = Duration::from_secs(2 * 3600);
+
 fn start(args: ServeArgs) -> anyhow::Result<()> {
+    ensure!(args.keep_minutes >= LEAST_MINUTES_KEPT, "--keep-minutes: at least 2h, because hours are made of them");
     let address = |store: &String| Address::parse(store, args.store_password_file.as_deref());
     let options = ServeOptions {
         store: args.store.as_ref().map(address).transpose()?,

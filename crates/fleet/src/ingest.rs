@@ -24,8 +24,10 @@ const MOST_PROBLEMS_AT_ONCE: usize = 2000;
 const MOST_ROWS: u64 = 20_000;
 /// An incident lists up to twenty others.
 const LONGEST_INCIDENT: usize = 64 << 10;
-/// Of one row of stacks: a thousand cores for a day at the highest rate are fewer.
-const MOST_SAMPLES: u64 = 1 << 40;
+/// Of one row of stacks, for each second: 512 cores at the highest rate.
+const MOST_SAMPLES_A_SECOND: u64 = 512 * 1000;
+/// Before the first version of coroner: a clock that was never set.
+const EARLIEST: Wall = Wall(1_577_836_800_000_000_000);
 /// A node's clock may be wrong; a row of next week would stay the newest for a week.
 const MOST_AHEAD: Duration = Duration::from_secs(24 * 3600);
 
@@ -38,7 +40,7 @@ pub struct Batch {
     pub diagnoses: Vec<Concluded>,
     pub incidents: Vec<Incident>,
     pub stacks: Vec<HeaviestStacks>,
-    /// Lines that this version does not know.
+    /// Rows that this version does not know or cannot read.
     pub unknown: u64,
 }
 
@@ -58,6 +60,15 @@ impl fmt::Display for Refused {
         f.write_str(&self.0)
     }
 }
+
+impl Refused {
+    /// The node is newer than this collector: it keeps what it has until the collector is upgraded.
+    pub fn is_newer(&self) -> bool {
+        self.0.contains(NEWER)
+    }
+}
+
+const NEWER: &str = "is newer than this collector";
 
 fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
     Err(Refused(why.into()))
@@ -100,9 +111,20 @@ pub fn parse(body: &[u8], now: Wall) -> Result<Vec<Batch>, Refused> {
 
 fn take(batches: &mut Vec<Batch>, line: &[u8], now: Wall) -> Result<(), Refused> {
     // Names the field and the place; the text of a hostile node is not repeated.
-    let row: ReportRow = serde_json::from_slice(line).map_err(|error| Refused(printable(&error.to_string())))?;
+    let row: ReportRow = match (serde_json::from_slice(line), batches.last_mut()) {
+        (Ok(row), _) => row,
+        // Of another version: the other rows are good.
+        (Err(error), Some(batch)) if error.is_data() && !is_head(line) => {
+            batch.unknown += 1;
+            return Ok(());
+        }
+        (Err(error), _) => return refused(printable(&error.to_string())),
+    };
     if let ReportRow::Batch(head) = row {
         check_head(&head, now)?;
+        if batches.first().is_some_and(|first| first.head.node != head.node) {
+            return refused("batches of several nodes in one request");
+        }
         batches.push(Batch {
             head,
             node: None,
@@ -121,6 +143,7 @@ fn take(batches: &mut Vec<Batch>, line: &[u8], now: Wall) -> Result<(), Refused>
         ReportRow::Node(node) => batch.node = Some(checked_node(node)?),
         ReportRow::Minute(minute) if minute.minute > latest => return refused(future("a minute", minute.minute)),
         ReportRow::Minute(minute) => batch.minutes.push(minute),
+        ReportRow::Diagnosis(concluded) if concluded.from < EARLIEST => batch.unknown += 1,
         ReportRow::Diagnosis(concluded) => {
             if concluded.until > latest {
                 return refused(future("a diagnosis", concluded.until));
@@ -167,6 +190,14 @@ fn take(batches: &mut Vec<Batch>, line: &[u8], now: Wall) -> Result<(), Refused>
     Ok(())
 }
 
+fn is_head(line: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Kind {
+        kind: String,
+    }
+    serde_json::from_slice(line).is_ok_and(|Kind { kind }| kind == "batch")
+}
+
 fn future(what: &str, at: Wall) -> String {
     format!("{what} of {at}, which is more than a day ahead: check the node's clock")
 }
@@ -174,7 +205,11 @@ fn future(what: &str, at: Wall) -> String {
 fn check_head(head: &BatchHead, now: Wall) -> Result<(), Refused> {
     let major = |schema: &str| schema.rsplit_once('/').map(|(name, version)| (name.to_owned(), version.to_owned()));
     if major(&head.schema) != major(SCHEMA) {
-        return refused(format!("the schema is {}; expected {SCHEMA}", printable(&head.schema)));
+        let version = |schema: &str| schema.strip_prefix("coroner.report/")?.parse::<u32>().ok();
+        return match (version(&head.schema), version(SCHEMA)) {
+            (Some(theirs), Some(ours)) if theirs > ours => refused(format!("{} {NEWER}", printable(&head.schema))),
+            _ => refused(format!("the schema is {}; expected {SCHEMA}", printable(&head.schema))),
+        };
     }
     for (what, name) in [("node", &head.node), ("stream", &head.stream)] {
         if name.is_empty() {
@@ -219,7 +254,8 @@ fn checked_node(mut node: NodeIdentity) -> Result<NodeIdentity, Refused> {
 /// Control characters, and marks that reorder text or hide in it.
 pub fn fools(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// One line of plain text, of a bounded length.
@@ -244,7 +280,11 @@ pub fn checked_stacks(mut row: HeaviestStacks) -> Result<HeaviestStacks, Refused
         return refused(format!("{} in one row; at most {MOST_STACKS} are taken", row.stacks.len()));
     }
     let listed = row.stacks.iter().try_fold(0u64, |sum, stack| sum.checked_add(stack.samples));
-    if row.samples > MOST_SAMPLES || listed.is_none_or(|listed| listed > row.samples) {
+    let most = row.until.since(row.from).as_secs().saturating_add(60).saturating_mul(MOST_SAMPLES_A_SECOND);
+    if row.samples > most {
+        return refused(format!("{} samples in {} s", row.samples, row.until.since(row.from).as_secs()));
+    }
+    if listed.is_none_or(|listed| listed > row.samples) {
         return refused(format!("their samples are more than all samples, {}", row.samples));
     }
     for stack in &mut row.stacks {
@@ -284,7 +324,8 @@ mod tests {
 
     #[test]
     fn problems_of_a_batch_and_rows_of_a_request_are_bounded() {
-        let concluded = Concluded { problems: vec![coroner_report::Problem::default(); 100], ..Concluded::default() };
+        let problems = vec![coroner_report::Problem::default(); 100];
+        let concluded = Concluded { from: NOW, until: NOW, problems, ..Concluded::default() };
         let diagnosis = serde_json::to_value(ReportRow::Diagnosis(concluded)).unwrap();
         let lines = |count: usize| [vec![head()], vec![diagnosis.clone(); count]].concat();
         assert_eq!(parse(&body(&lines(20)), NOW).unwrap().len(), 1);
@@ -305,15 +346,33 @@ mod tests {
         assert_eq!((batches[1].unknown, batches[1].minutes.len()), (1, 1));
     }
 
+    /// A node of another version must not lose its good rows.
+    #[test]
+    fn rows_that_cannot_be_read_are_left_out() {
+        let good = json!({"kind": "minute", "minute": "2026-09-20T23:59:00Z"});
+        let rows = [
+            json!({"kind": "minute", "minute": "2026-09-20T23:58:00Z", "zombies_dead": 5.5}),
+            json!({"kind": "incident", "state": "archived"}),
+            json!({"kind": "diagnosis", "from_real_ns": 1, "until_real_ns": 2, "boot_id": "", "diagnoses": 1, "conclusion": "", "problems": []}),
+        ];
+        for row in rows {
+            let batches = parse(&body(&[head(), row.clone(), good.clone()]), NOW).unwrap();
+            assert_eq!((batches[0].unknown, batches[0].minutes.len()), (1, 1), "{row}");
+        }
+        assert!(why(&[json!({"kind": "batch", "schema": SCHEMA, "node": 7})]).contains("invalid type"));
+    }
+
     #[test]
     fn bad_bodies_are_refused_with_the_reason() {
         assert!(parse(b"{}", NOW).unwrap_err().0.contains("after line 0"));
         assert!(parse(&body(&[]), NOW).unwrap_err().0.contains("no batch"));
         assert!(why(&[json!({"kind": "minute", "minute": "2026-09-20T23:59:00Z"})]).contains("before the head"));
-        assert!(
-            why(&[json!({"kind": "batch", "schema": "coroner.report/2", "node": "n", "stream": "s", "sequence": 1})])
-                .contains("coroner.report/1")
-        );
+        let of = |schema: &str| json!({"kind": "batch", "schema": schema, "node": "n", "stream": "s", "sequence": 1});
+        let refused = |schema: &str| parse(&body(&[of(schema)]), NOW).unwrap_err();
+        assert!(refused("coroner.report/2").is_newer() && !refused("coroner.report/0").is_newer());
+        assert!(refused("weather/1").0.contains("expected coroner.report/1"));
+        let other = json!({"kind": "batch", "schema": SCHEMA, "node": "n2", "stream": "s", "sequence": 1});
+        assert!(why(&[head(), other]).contains("several nodes"));
         assert!(
             why(&[head(), json!({"kind": "minute", "minute": "2100-01-01T00:00:00Z"})])
                 .contains("line 2: a minute of 2100")

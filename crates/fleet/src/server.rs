@@ -47,6 +47,8 @@ const DRAINS_WITHIN: Duration = Duration::from_secs(10);
 /// Reports at a time; each takes up to 8 MiB unpacked.
 const MOST_AT_ONCE: usize = 64;
 const MOST_READ_AT_ONCE: usize = 256;
+/// Of recordings, by all who look; each waits for a process that may hang.
+const MOST_LOOKS: usize = 24;
 /// Of a file that a node sends in pieces.
 const MOST_PIECE: usize = coroner_report::wanted::PIECE_BYTES as usize;
 /// How long a node may take to send a report, and a client to send its headers.
@@ -87,6 +89,10 @@ pub struct Collector {
     reading: Semaphore,
     /// Reports being unpacked or stored: bounds memory.
     places: Semaphore,
+    /// Pieces of files being received.
+    pieces: Semaphore,
+    /// Questions to the processes that show recordings.
+    looks: Semaphore,
     exports: Arc<Semaphore>,
 }
 
@@ -98,6 +104,7 @@ struct Counts {
     shed: AtomicU64,
     failed: AtomicU64,
     bytes: AtomicU64,
+    unread_rows: AtomicU64,
 }
 
 impl Counts {
@@ -138,6 +145,8 @@ pub async fn serve(options: ServeOptions) -> anyhow::Result<()> {
         is_stopping: AtomicBool::new(false),
         reading: Semaphore::new(MOST_READ_AT_ONCE),
         places: Semaphore::new(MOST_AT_ONCE),
+        pieces: Semaphore::new(MOST_AT_ONCE),
+        looks: Semaphore::new(MOST_LOOKS),
         exports: Arc::new(Semaphore::new(export::MOST_EXPORTS)),
     });
     let app = Router::new()
@@ -167,10 +176,20 @@ pub async fn serve(options: ServeOptions) -> anyhow::Result<()> {
         .layer(axum::middleware::map_response(page::secured))
         .with_state(Arc::clone(&collector));
 
+    let is_tls = tls.is_some();
+    let tls = match tls {
+        Some((certificate, key)) => {
+            // Ring alone is linked; nobody else may have installed a provider.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            let config = axum_server::tls_rustls::RustlsConfig::from_pem_file(&certificate, &key).await;
+            Some(config.with_context(|| format!("cannot use {} with {}", certificate.display(), key.display()))?)
+        }
+        None => None,
+    };
     let listener = std::net::TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
+    let scheme = if is_tls { "https" } else { "http" };
     println!("collecting into {}", collector.store.shown());
     println!("at {scheme}://{address}; stop with Ctrl-C or SIGTERM");
     // Others reach it by its name.
@@ -187,7 +206,7 @@ pub async fn serve(options: ServeOptions) -> anyhow::Result<()> {
     println!("{}", page::told(&format!("{shown}/"), &page_token, &people_file));
     println!("ask:");
     println!("  coroner fleet status --at {shown} --token-file {}", people_file.display());
-    if tls.is_none() && !address.ip().is_loopback() {
+    if !is_tls && !address.ip().is_loopback() {
         eprintln!(
             "coroner fleet: reports and tokens cross the network in clear text; use --tls-cert and --tls-key, or a proxy that does"
         );
@@ -199,19 +218,14 @@ pub async fn serve(options: ServeOptions) -> anyhow::Result<()> {
     tokio::spawn(view::tidy(Arc::clone(&collector)));
     let service = app.into_make_service();
     match tls {
-        Some((certificate, key)) => {
-            // Ring alone is linked; nobody else may have installed a provider.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-            let config = axum_server::tls_rustls::RustlsConfig::from_pem_file(&certificate, &key)
-                .await
-                .with_context(|| format!("cannot use {} with {}", certificate.display(), key.display()))?;
+        Some(config) => {
             let mut server = axum_server::from_tcp_rustls(listener, config)?.handle(handle);
-            server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
+            bound(server.http_builder());
             server.serve(service).await?;
         }
         None => {
             let mut server = axum_server::from_tcp(listener)?.handle(handle);
-            server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
+            bound(server.http_builder());
             server.serve(service).await?;
         }
     }
@@ -224,6 +238,14 @@ fn collector_name() -> anyhow::Result<String> {
     let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
     filled.ok().context("the system gives no random numbers")?;
     Ok(crate::files::hex(&bytes))
+}
+
+/// HTTP/1 only, as nobody needs more; and a client must send its request soon.
+fn bound(server: &mut hyper_util::server::conn::auto::Builder<hyper_util::rt::TokioExecutor>) {
+    let taken =
+        std::mem::replace(server, hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new()));
+    *server = taken.http1_only();
+    server.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
 }
 
 /// The usual limit of 1024 is for programs that know no more.
@@ -304,6 +326,11 @@ async fn report(State(collector): State<Arc<Collector>>, headers: HeaderMap, bod
     counts.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
     let batches = match ingest::parse(&body, Wall::from(SystemTime::now())) {
         Ok(batches) => batches,
+        Err(newer) if newer.is_newer() => {
+            Counts::one(&counts.failed);
+            let what_to_do = "upgrade the collector; the node keeps what it has until then";
+            return refusal(StatusCode::SERVICE_UNAVAILABLE, &newer.0, what_to_do).into_response();
+        }
         Err(refused) => {
             Counts::one(&counts.refused);
             return refusal(
@@ -316,6 +343,7 @@ async fn report(State(collector): State<Arc<Collector>>, headers: HeaderMap, bod
     };
     // While requests are gathered, their memory is bounded there.
     let place = (!collector.store.gathers()).then_some(place);
+    counts.unread_rows.fetch_add(batches.iter().map(|batch| batch.unknown).sum(), Ordering::Relaxed);
     let key = headers.get("coroner-node-key").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let mut nodes: Vec<String> = batches.iter().map(|batch| batch.head.node.clone()).collect();
     nodes.dedup();
@@ -580,6 +608,12 @@ async fn metrics(State(collector): State<Arc<Collector>>, headers: HeaderMap) ->
         ),
         ("shed_requests_total", "counter", "Reports that were told to come later.", read(&counts.shed)),
         ("failed_requests_total", "counter", "Reports that the store could not take.", read(&counts.failed)),
+        (
+            "unread_rows_total",
+            "counter",
+            "Rows of nodes of other versions that this one cannot read.",
+            read(&counts.unread_rows),
+        ),
         ("batches_total", "counter", "Batches stored.", store.batches),
         ("repeated_batches_total", "counter", "Batches that were stored before.", store.repeated),
         ("rows_total", "counter", "Rows stored.", store.rows),

@@ -25,7 +25,7 @@ const MOST: usize = 4;
 const KEPT: Duration = Duration::from_secs(900);
 /// It prints its address before it reads the recording.
 const STARTS_WITHIN: Duration = Duration::from_secs(20);
-const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
 const MOST_ANSWERED: u64 = 256 << 20;
 /// Of address space: the page of ten minutes of a large node takes a few hundred megabytes.
 const MOST_MEMORY: u64 = 8 << 30;
@@ -59,6 +59,8 @@ struct Viewer {
     url: String,
     child: Child,
     file: PathBuf,
+    /// Of the recording: its number may be another incident's by now.
+    sha256: String,
     used: Instant,
 }
 
@@ -116,18 +118,23 @@ impl Viewers {
     pub fn show(&self, name: &str, files: &Files, stored: &Stored) -> Result<(), NotShown> {
         let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
         self.tidy();
-        if self.all().contains_key(name) {
-            return Ok(());
+        {
+            let mut all = self.all();
+            if all.get(name).is_some_and(|viewer| viewer.sha256 == stored.sha256) {
+                return Ok(());
+            }
+            all.remove(name);
         }
         if self.all().len() >= MOST {
             return Err(NotShown::Busy);
         }
         // Two names of one node may have the same recording.
-        let file =
-            self.directory.join(format!("{}-{}.coroner", crate::files::hex(name.as_bytes()), &stored.sha256[..8]));
+        let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+        let digest = crate::files::hex(&digest.as_ref()[..8]);
+        let file = self.directory.join(format!("{digest}-{}.coroner", &stored.sha256[..8]));
         let mut to = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&file)?;
         std::io::copy(&mut files.open_stored(stored)?, &mut to).context("cannot copy the recording")?;
-        let viewer = start(file)?;
+        let viewer = start(file, &stored.sha256)?;
         self.all().insert(name.to_owned(), viewer);
         Ok(())
     }
@@ -142,9 +149,9 @@ impl Viewers {
         };
         match self.answer(&url, headers) {
             Ok(answer) => Some(Ok(answer)),
-            // It died: of its memory, perhaps. The next one who opens it starts it again.
+            // It died, of its memory perhaps, or hangs. The next one who opens it starts it again.
             Err(error) => {
-                self.tidy();
+                self.all().remove(name);
                 Some(Err(error))
             }
         }
@@ -170,7 +177,7 @@ fn program() -> PathBuf {
     beside.unwrap_or_else(|| PathBuf::from(PROGRAM))
 }
 
-fn start(file: PathBuf) -> anyhow::Result<Viewer> {
+fn start(file: PathBuf, sha256: &str) -> anyhow::Result<Viewer> {
     let program = program();
     let child = Command::new(&program)
         .args(["view", "--until-eof", "--no-open", "--listen", "127.0.0.1:0", "--"])
@@ -186,7 +193,7 @@ fn start(file: PathBuf) -> anyhow::Result<Viewer> {
         ),
         _ => anyhow::Error::from(error).context(format!("cannot run {}", program.display())),
     })?;
-    let mut viewer = Viewer { url: String::new(), child, file, used: Instant::now() };
+    let mut viewer = Viewer { url: String::new(), child, file, sha256: sha256.to_owned(), used: Instant::now() };
     restrain(viewer.child.id());
     let (Some(out), Some(err)) = (viewer.child.stdout.take(), viewer.child.stderr.take()) else {
         bail!("{PROGRAM} view has no output");

@@ -36,10 +36,10 @@ pub fn run(args: ViewArgs) -> anyhow::Result<Exit> {
     };
     let stop = stop_on_signals()?;
     if args.until_eof {
-        let stop = Arc::clone(&stop);
-        std::thread::Builder::new().name("until-eof".to_owned()).spawn(move || {
+        std::thread::Builder::new().name("until-eof".to_owned()).spawn(|| {
             let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-            stop.store(true, Ordering::Relaxed);
+            // At once: a question that takes long must not keep it.
+            std::process::exit(0);
         })?;
     }
     let source = ProfileSource { file, reading: args.reading.reading(), ..ProfileSource::default() };

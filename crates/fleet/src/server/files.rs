@@ -133,7 +133,9 @@ fn known(reader: &Reader, (name, number): &(String, u64)) -> Result<(Id, Option<
 }
 
 fn of_files(error: &anyhow::Error) -> Refusal {
-    refusal(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error:#}"), "see the collector's messages")
+    let why: String = crate::ingest::printable(&format!("{error:#}"));
+    eprintln!("coroner fleet: files: {why}");
+    refusal(StatusCode::SERVICE_UNAVAILABLE, &why, "see where --files leads")
 }
 
 /// The complete file of an incident.
@@ -184,9 +186,18 @@ pub async fn receive(
         Counts::one(&collector.counts.unauthorised);
         return wrong_agent_token().into_response();
     }
-    let Ok(_place) = collector.places.try_acquire() else {
+    // Of its own: who sends a file slowly keeps no place from reports.
+    let Ok(_place) = collector.pieces.try_acquire() else {
+        super::discard(body).await;
         return super::come_back(&collector.counts);
     };
+    let node = asked.get("node").cloned().unwrap_or_default();
+    let key = headers.get("coroner-node-key").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let key = crate::ingest::printable(key);
+    if let Err(refusal) = is_itself(&collector, node.clone(), key).await {
+        super::discard(body).await;
+        return refusal.into_response();
+    }
     let bytes = match tokio::time::timeout(SENT_WITHIN, to_bytes(body, MOST_PIECE)).await {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(_)) => {
@@ -197,19 +208,8 @@ pub async fn receive(
             return refusal(StatusCode::REQUEST_TIMEOUT, "the piece took too long", "send it again").into_response();
         }
     };
-    let key = headers.get("coroner-node-key").and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let key = crate::ingest::printable(key);
     let theirs = Arc::clone(&collector);
-    let stored = tokio::task::spawn_blocking(move || {
-        let reader = theirs.store.reader().map_err(of_store)?;
-        let node = asked.get("node").map(String::as_str).unwrap_or_default();
-        if !reader.is_itself(node, &key).map_err(of_store)? {
-            Counts::one(&theirs.counts.unauthorised);
-            let why = format!("node {} is not known with this key", crate::ingest::printable(node));
-            return Err(refusal(StatusCode::FORBIDDEN, &why, "report before sending files"));
-        }
-        take(&theirs.files, node, number, &asked, &bytes)
-    });
+    let stored = tokio::task::spawn_blocking(move || take(&theirs.files, &node, number, &asked, &bytes));
     match stored.await {
         Ok(Ok((status, offset))) => {
             let body = serde_json::to_string(&Received { offset }).unwrap_or_default();
@@ -218,6 +218,20 @@ pub async fn receive(
         Ok(Err(refusal)) => refusal.into_response(),
         Err(error) => failed(&error.to_string()).into_response(),
     }
+}
+
+async fn is_itself(collector: &Arc<Collector>, node: String, key: String) -> Result<(), Refusal> {
+    let theirs = Arc::clone(collector);
+    let asked = tokio::task::spawn_blocking(move || {
+        let reader = theirs.store.reader().map_err(of_store)?;
+        if reader.is_itself(&node, &key).map_err(of_store)? {
+            return Ok(());
+        }
+        Counts::one(&theirs.counts.unauthorised);
+        let why = format!("node {} is not known with this key", crate::ingest::printable(&node));
+        Err(refusal(StatusCode::FORBIDDEN, &why, "report before sending files"))
+    });
+    asked.await.unwrap_or_else(|error| Err(failed(&error.to_string())))
 }
 
 fn take(

@@ -57,6 +57,11 @@ async fn shown(collector: Arc<Collector>, named: (String, u64), path: String, he
             false => no_user_token().into_response(),
         };
     }
+    let theirs = Arc::clone(&collector);
+    let Ok(_place) = theirs.looks.try_acquire() else {
+        let why = "too many questions about recordings at once";
+        return refusal(StatusCode::TOO_MANY_REQUESTS, why, "reload the page in a moment").into_response();
+    };
     let text = |name: &'static str| Some((name, headers.get(name)?.to_str().ok()?.to_owned()));
     let passed: Vec<_> = ASKED.into_iter().filter_map(text).collect();
     match tokio::task::spawn_blocking(move || answer(&collector, &named, &path, &passed)).await {

@@ -10,6 +10,9 @@ use coroner_report::{Concluded, Problem};
 /// A problem that was gone for at most this long is the same episode.
 pub const SAME_WITHIN_S: i64 = 15 * 60;
 
+/// The kernel log may tell of what was before the minutes of a diagnosis, but not long before.
+const EARLIER_BY_S: i64 = 86_400;
+
 /// A problem as one diagnosis, or several within the same 15 minutes, saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observed {
@@ -22,7 +25,9 @@ pub struct Observed {
 impl Observed {
     pub fn of(problem: &Problem, concluded: &Concluded) -> Observed {
         let seen_until = seconds(problem.ended.map_or(concluded.until, |ended| ended.min(concluded.until)));
-        let began = seconds(problem.began.unwrap_or(concluded.from)).min(seen_until);
+        // A node whose clock was wrong must not say since when all have it.
+        let earliest = seconds(concluded.from) - EARLIER_BY_S;
+        let began = seconds(problem.began.unwrap_or(concluded.from)).max(earliest).min(seen_until);
         Observed { began, seen_until, has_ended: problem.ended.is_some() }
     }
 }

@@ -28,7 +28,9 @@ pub fn roll(db: &Connection, node_id: i64, minutes: &[Minute], now: i64) -> rusq
                max(worst_core_system), sum(saturated_ms), max(zombies_tracked), max(zombies_live), max(zombies_dead),
                sum(unit_restarts), sum(nic_resets), sum(softnet_drops), sum(oom_kills), sum(cpu_stall_ms), sum(memory_stall_ms),
                sum(io_stall_ms), sum(lost_samples), max(starved_queues), sum(throttled_ms), sum(direct_reclaim_pages), sum(own_cpu_ms)
-             FROM minutes WHERE node_id = ?1 AND minute >= ?2 AND minute < ?2 + 3600 GROUP BY node_id",
+             FROM minutes WHERE node_id = ?1 AND minute >= ?2 AND minute < ?2 + 3600 GROUP BY node_id
+             -- When minutes have expired, late ones are not the hour.
+             HAVING count(*) >= coalesce((SELECT minutes FROM hours WHERE node_id = ?1 AND hour = ?2), 0)",
         )?
         .execute(params![node_id, hour])?;
     }

@@ -36,6 +36,7 @@ const MOST_TOGETHER: usize = 256;
 /// What comes within this time after the first shares its commit.
 const TOGETHER_WITHIN: Duration = Duration::from_millis(10);
 const EXPIRE_EVERY: Duration = Duration::from_secs(60);
+const RESERVE_BYTES: usize = 4 << 20;
 
 /// Why a request was not stored.
 #[derive(Debug)]
@@ -86,7 +87,8 @@ impl SqliteStore {
         let (to_writer, waiting) = sync_channel(MOST_WAITING);
         let status = Arc::new(Mutex::new(StoreStatus::default()));
         let theirs = Arc::clone(&status);
-        let write = move || write_all(db, &waiting, retention, &theirs);
+        let reserve = Reserve(own.path().join("reserve"));
+        let write = move || write_all(db, &waiting, retention, &theirs, &reserve);
         let thread = std::thread::Builder::new().name("store".to_owned()).spawn(write)?;
         Ok(SqliteStore { path, to_writer, status, thread: Some(thread), _own: own })
     }
@@ -131,14 +133,57 @@ impl Drop for SqliteStore {
     }
 }
 
-fn write_all(mut db: Connection, waiting: &Receiver<Waiting>, retention: Retention, status: &Mutex<StoreStatus>) {
+fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
+}
+
+/// Room that is given up when the disk is full, so that old rows can be removed.
+struct Reserve(PathBuf);
+
+impl Reserve {
+    /// Again, if it was given up and there is room.
+    fn keep(&self) {
+        if !self.0.exists() && std::fs::write(&self.0, vec![0; RESERVE_BYTES]).is_err() {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    fn release(&self) -> bool {
+        std::fs::remove_file(&self.0).is_ok()
+    }
+}
+
+fn write_all(
+    mut db: Connection,
+    waiting: &Receiver<Waiting>,
+    retention: Retention,
+    status: &Mutex<StoreStatus>,
+    reserve: &Reserve,
+) {
     let mut expire_at = Instant::now();
     loop {
         let first = match waiting.recv_timeout(expire_at.saturating_duration_since(Instant::now())) {
             Ok(first) => first,
             Err(RecvTimeoutError::Timeout) => {
-                let more = write::expire(&db, retention, unix_now());
-                let pause = if more.unwrap_or(false) { TOGETHER_WITHIN } else { EXPIRE_EVERY };
+                let more = match write::expire(&db, retention, unix_now()) {
+                    Ok(more) => {
+                        reserve.keep();
+                        more
+                    }
+                    // Removing rows needs room, too.
+                    Err(error) if is_full(&error) => {
+                        reserve.release() && {
+                            let more = write::expire(&db, retention, unix_now()).unwrap_or(false);
+                            let _ = db.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+                            more
+                        }
+                    }
+                    Err(error) => {
+                        eprintln!("coroner fleet: old rows could not be removed: {error}");
+                        false
+                    }
+                };
+                let pause = if more { TOGETHER_WITHIN } else { EXPIRE_EVERY };
                 expire_at = Instant::now() + pause;
                 continue;
             }

@@ -33,12 +33,17 @@ pub fn add(db: &Connection, node_id: i64, row: &HeaviestStacks, now: i64) -> rus
         .optional()?;
     let (sum, packed) = before.unwrap_or_default();
     let mut counts: BTreeMap<i64, i64> = BTreeMap::new();
-    unpacked(&packed, |id, samples| *counts.entry(id).or_default() += samples);
+    unpacked(&packed, |id, samples| {
+        counts.insert(id, samples);
+    });
     let mut texts = Texts::of(db, node_id, now)?;
     let mut refused = 0;
     for stack in &row.stacks {
         match texts.id(db, &stack.stack, slot)? {
-            Some(id) => *counts.entry(id).or_default() += stack.samples as i64,
+            Some(id) => {
+                let count = counts.entry(id).or_default();
+                *count = count.saturating_add(stack.samples as i64);
+            }
             None => refused += 1,
         }
     }
