@@ -282,7 +282,7 @@ test("names of hostile nodes are text", () => visit(hostile, "#by=zone", async p
   const all = await page.locator("body").innerText();
   assert.ok(all.includes("<script>alert(2)</script>") && !/[\u202e\u200b\u001b]/.test(all), all);
   assert.equal(await page.locator(".drawer img, .drawer script").count(), 0);
-  for (const bad of ["#by=__proto__&colour=constructor", `#problem=nobody-has-it&find=${encodeURIComponent('"=x __proto__=y')}`]) {
+  for (const bad of ["#by=__proto__&colour=constructor", `#problem=nic-reset&find=${encodeURIComponent('"=x __proto__=y')}`]) {
     await page.evaluate(bad => { location.hash = bad; }, bad);
     await settled(page);
     await page.locator("h1", { hasText: "Fleet" }).waitFor();

@@ -1,6 +1,6 @@
 //! Which nodes are sick, which are healthy, and what `coroner-cohort` makes of it.
 
-use crate::answers::NodeSummary;
+use crate::answers::{Boot, NodeSummary};
 use crate::query::{self, Expr, known_code};
 use crate::remedy::{Remedy, UNUSED, remedy};
 use crate::store::Reader;
@@ -107,7 +107,12 @@ fn one(reader: &Reader, nodes: &[NodeSummary], asked: &str, since: i64, now: i64
                 attributes.entry((*agent).clone()).or_insert_with(|| "none".to_owned());
             }
         }
-        let up_hours = longest_uptime(node, &of_node, now);
+        let up_hours = match &expr {
+            None => longest_uptime(node, &of_node.boots, now),
+            // It speaks of the present; what was asked about explains itself.
+            Some(expr) if !expr.fields().contains(&"up") => longest_uptime(node, &[], now),
+            Some(_) => None,
+        };
         NodeRow {
             id: node.name().to_owned(),
             attributes,
@@ -134,11 +139,11 @@ fn one(reader: &Reader, nodes: &[NodeSummary], asked: &str, since: i64, now: i64
 }
 
 /// Of the boots in the time that is asked about. The present uptime says nothing about what was before a reboot.
-fn longest_uptime(node: &NodeSummary, of_node: &NodeLives, now: i64) -> Option<f64> {
+fn longest_uptime(node: &NodeSummary, boots: &[Boot], now: i64) -> Option<f64> {
     let seconds = crate::store::write::seconds;
     let now_up = node.booted.map(|booted| now - seconds(booted));
-    let of_boot = |boot: &crate::answers::Boot| Some(seconds(boot.last_seen) - seconds(boot.booted?));
-    of_node.boots.iter().filter_map(of_boot).chain(now_up).max().map(|up| up.max(0) as f64 / 3600.0)
+    let of_boot = |boot: &Boot| Some(seconds(boot.last_seen) - seconds(boot.booted?));
+    boots.iter().filter_map(of_boot).chain(now_up).max().map(|up| up.max(0) as f64 / 3600.0)
 }
 
 /// `None`: it is a code or a key.
@@ -154,7 +159,7 @@ fn expression(asked: &str) -> Result<Option<Expr>, WhyError> {
 fn lives_of(of_node: &NodeLives) -> Vec<Life> {
     let seconds = crate::store::write::seconds;
     let hours = |s: i64| s.max(0) as f64 / 3600.0;
-    let life = |boot: &crate::answers::Boot| {
+    let life = |boot: &Boot| {
         let booted = seconds(boot.booted?);
         let (first, last) = (seconds(boot.first_seen), seconds(boot.last_seen));
         let onset = of_node.onsets.iter().copied().find(|onset| *onset >= booted && *onset <= last.max(first));

@@ -17,7 +17,7 @@ export function ProblemView({ map, state, generation }: { map: FleetMap; state: 
   const points = useApi<Points>(address("problem", { code: key, number, at: state.at }), 0, generation);
   return (
     <section class="panel problem" aria-label="The open problem">
-      <header class="bar"><button onClick={() => update({ problem: "" })} title="Esc">Close</button><h2>{problem ? <Words text={plain(problem.title)} /> : plain(key)}</h2><span class="code">{plain(key)}</span></header>
+      <header class="bar"><button onClick={() => update({ problem: "" })} title="Esc">Close</button><h2>{plain(key)}</h2>{problem && <span class="muted">{problem.nodes > 1 && "for example: "}<Words text={plain(problem.title)} /></span>}</header>
       {!problem && <p class="muted">No node has it {map.live ? "now" : "at this time"}; below is what nodes had within the last 7 days.</p>}
       {why.error ? <Failure error={why.error} /> : !why.data ? <Waiting what="Comparing nodes" /> : <div class={why.loading ? "stale" : ""}><Cohorts why={why.data} map={map} /></div>}
       {!map.live && <p class="note">The comparison is of the last 7 days until now, not of the time that is shown.</p>}
