@@ -1,6 +1,7 @@
 //! Which nodes are sick, which are healthy, and what `coroner-cohort` makes of it.
 
 use crate::answers::{Boot, NodeSummary};
+use crate::commands::grouped;
 use crate::query::{self, Expr, known_code};
 use crate::remedy::{Remedy, UNUSED, remedy};
 use crate::store::Reader;
@@ -123,7 +124,11 @@ fn one(reader: &Reader, nodes: &[NodeSummary], asked: &str, since: i64, now: i64
     });
     let population = Population { nodes: rows.collect() };
     let explanation = coroner_cohort::explain(&population, &Settings::default());
-    let words = coroner_cohort::words(&explanation, asked);
+    let mut words = coroner_cohort::words(&explanation, asked);
+    let silent = nodes.iter().filter(|node| node.is_silent).count() as u64;
+    if silent * 2 > nodes.len() as u64 {
+        words.push(format!("{} of these nodes are silent: this is what they said last.", grouped(silent)));
+    }
     let remedy = if expr.is_none() { remedy(nodes, asked, &explanation) } else { None };
     Ok(Why {
         schema: SCHEMA.to_owned(),

@@ -44,8 +44,8 @@ function Cohorts({ why, map }: { why: Why; map: FleetMap }) {
       {why.cohorts.length > 0 && <div class="wide"><table class="cohorts"><caption>Cohorts, the best explanation first</caption>
         <thead><tr><th scope="col">nodes with</th><th scope="col" class="number">sick</th><th scope="col" class="number">elsewhere</th><th scope="col" class="number">risk ×</th><th scope="col">cannot be told apart from</th><th scope="col" /></tr></thead>
         <tbody>{why.cohorts.map((cohort, at) => <tr key={at}><td><b>{named(cohort.attributes)}</b>{cohort.protective && <span class="muted"> spared</span>}</td>
-          <td class="number">{share(cohort.sick, cohort.of)}</td><td class="number">{share(cohort.elsewhere_sick, cohort.elsewhere)}</td><td class="number">{risk(cohort)}</td>
-          <td>{cohort.aliases.map(named).join("; ") || <span class="muted">–</span>}{cohort.rivals.length > 0 && <span class="muted"> or: {cohort.rivals.map(named).join("; ")}</span>}{cohort.told_apart_by.length > 0 && <span class="muted"> but for {cohort.told_apart_by.slice(0, 4).map(plain).join(", ")}</span>}</td>
+          <td class="number" data-label="sick">{share(cohort.sick, cohort.of)}</td><td class="number" data-label="elsewhere">{share(cohort.elsewhere_sick, cohort.elsewhere)}</td><td class="number" data-label="risk ×">{risk(cohort)}</td>
+          <td data-label="cannot be told apart from">{cohort.aliases.map(named).join("; ") || <span class="muted">–</span>}{cohort.rivals.length > 0 && <span class="muted"> or: {cohort.rivals.map(named).join("; ")}</span>}{cohort.told_apart_by.length > 0 && <span class="muted"> but for {cohort.told_apart_by.slice(0, 4).map(plain).join(", ")}</span>}</td>
           <td>{canFind(cohort.attributes) && <button onClick={() => show(cohort.attributes)}>Show these</button>}</td></tr>)}</tbody></table></div>}
       {why.remedy && <Remedy remedy={why.remedy} />}
     </>
