@@ -3,6 +3,7 @@ use crate::ingest;
 use crate::store::stacks::SLOT_S;
 use crate::store::tests::{NOW, batch, opened, stored};
 use coroner_report::{Concluded, HeaviestStacks, NodeIdentity, Problem, StackSamples};
+use rusqlite::Connection;
 
 fn row(until: i64, samples: u64, stacks: &[(&str, u64)]) -> HeaviestStacks {
     let stack = |(stack, samples): &(&str, u64)| StackSamples { stack: (*stack).to_owned(), samples: *samples };

@@ -71,7 +71,9 @@ impl Store {
     pub fn reader(&self) -> anyhow::Result<Reader> {
         Ok(match self {
             Store::Sqlite(store) => Reader::Sqlite(store.reader()?),
-            Store::ClickHouse(store) => Reader::ClickHouse(Asking::new(store.client().clone(), Handle::current())),
+            Store::ClickHouse(store) => {
+                Reader::ClickHouse(Box::new(Asking::new(store.client().clone(), Handle::current())))
+            }
         })
     }
 
@@ -93,7 +95,7 @@ impl Store {
 /// Answers questions, on a thread that may wait. Row ids are those of one reader's answers.
 pub enum Reader {
     Sqlite(Connection),
-    ClickHouse(Asking),
+    ClickHouse(Box<Asking>),
 }
 
 impl Reader {

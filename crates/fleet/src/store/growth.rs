@@ -47,7 +47,7 @@ pub fn first_hour(booted: Option<i64>, since: i64) -> i64 {
 /// Of hours and their counts, oldest first.
 pub fn few_of(hours: &[(i64, i64)], now: i64) -> Vec<Point> {
     let one_in = hours.len().div_ceil(MOST_POINTS).max(1);
-    let few = hours.iter().enumerate().filter(|(at, _)| (hours.len() - 1 - at) % one_in == 0);
+    let few = hours.iter().enumerate().filter(|(at, _)| (hours.len() - 1 - at).is_multiple_of(one_in));
     few.map(|(_, (hour, dead))| ((hour + HOUR_S).min(now), *dead as f64)).collect()
 }
 

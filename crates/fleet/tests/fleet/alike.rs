@@ -85,7 +85,9 @@ fn clickhouse_answers_as_the_embedded_store_does() {
     let Some(clickhouse) = ClickHouse::start("") else { return };
     let mut embedded = Collector::start();
     let (first, second) = two_collectors(&clickhouse, &[]);
-    let (mut draw, now) = (Draw(2026), now_ns() / MINUTE * MINUTE);
+    // Hours that are not over are rolled up in each quarter, and again with each repeat: all of these are over.
+    let hour = 60 * MINUTE;
+    let (mut draw, now) = (Draw(2026), now_ns() / hour * hour - 10 * MINUTE);
     let mut nodes: Vec<Vec<Vec<u8>>> = (0..NODES).map(|number| node_bodies(number, now, &mut draw)).collect();
     nodes.iter_mut().for_each(|bodies| bodies.reverse());
     // Nodes in any order among each other, each in its own; to ClickHouse by both collectors, some by both.
@@ -150,8 +152,8 @@ fn clickhouse_answers_as_the_embedded_store_does() {
         "nodes/host-05/minutes".to_owned(),
         format!("nodes/node-06/minutes?from={}&until={}", ago(20), ago(3)),
         format!("nodes/node-06/minutes?from={}&until={now_s}", ago(40)),
-        "stacks".to_owned(),
-        format!("stacks?where=image_id%3Dami-bad&diff_where=not%20image_id%3Dami-bad&since={}", 3 * HOUR_S),
+        format!("stacks?since={}", 4 * HOUR_S),
+        format!("stacks?where=image_id%3Dami-bad&diff_where=not%20image_id%3Dami-bad&since={}", 5 * HOUR_S),
         format!("stacks?where=zone%3Dz0&limit=3&since={}", 20 * HOUR_S),
     ];
     questions.extend([1, 2, 5, 11, 17, 23, 29, 35].map(|hours| format!("map?at={}", ago(hours) + 77)));
@@ -163,9 +165,9 @@ fn clickhouse_answers_as_the_embedded_store_does() {
     assert!(first.ask("incidents")["incidents"].as_array().unwrap().len() > 10);
     assert!(first.ask("nodes/node-03")["history"].as_array().unwrap().len() > 5);
     assert!(first.ask("next")["level"]["median"].as_f64().unwrap() > 1000.0);
-    assert!(first.ask("stacks")["stacks"].as_array().unwrap().len() > 10);
+    assert!(first.ask(&format!("stacks?since={}", 4 * HOUR_S))["stacks"].as_array().unwrap().len() > 10);
     assert!(first.ask("problem?code=zombie-memcgs")["per_hour"].as_array().unwrap().iter().any(Value::is_number));
-    let (code, out, err) = first.command(&["flame", "--where", "image_id=ami-bad", "-o", "-"]);
+    let (code, out, err) = first.command(&["flame", "--where", "image_id=ami-bad", "--since", "4h", "-o", "-"]);
     assert!(code == 0 && out.contains("<svg"), "{err}");
     // A collector that knows nothing of them stores all of them again. Merged or not, it is the same.
     let third = another(&clickhouse, &first, &[]);

@@ -398,9 +398,9 @@ fn the_schema_is_made_once_and_retention_follows_the_options() {
         assert!(engine("hours").contains("TTL hour + toIntervalSecond(7776000)"));
         assert_eq!(ask("SELECT count() FROM schema_version FINAL"), "1\n");
     }
-    // What is older than that is not kept.
+    // What is older than that is not kept. The hours of the others are over.
     let collector = Collector::with(&["--store", &store, "--store-password-file", file, "--keep-minutes", "2d"]);
-    let days = |days: u64| json!({"kind": "minute", "minute": now_ns() - (days * 1440 + 30) * MINUTE});
+    let days = |days: u64| json!({"kind": "minute", "minute": now_ns() - (days * 1440 + 90) * MINUTE});
     let lines = [&[head("n1", "s", 1)][..], &(0..300).map(days).collect::<Vec<_>>()].concat();
     assert_eq!(post(&collector.url(), &collector.token("agent.token"), "k", &packed(&lines)).0, 200);
     assert_eq!(ask("SELECT count() FROM minutes FINAL"), "2\n");

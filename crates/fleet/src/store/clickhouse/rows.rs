@@ -8,7 +8,7 @@ use clickhouse::Row;
 use coroner_report::Wall;
 use ring::digest;
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Time, sequence, coroner's version, dropped rows.
 type LastBatch = (u32, u64, String, u64);
@@ -304,6 +304,8 @@ impl Rows {
     }
 
     fn add_stacks(&mut self, batch: &Batch, oldest: u32, now: u32) {
+        // Rows of one node say mostly the same.
+        let mut told: HashSet<i64> = HashSet::new();
         for row in &batch.stacks {
             let slot = date(slot_of(row));
             if slot < oldest {
@@ -312,10 +314,10 @@ impl Rows {
             let mut counts: BTreeMap<i64, u64> = BTreeMap::new();
             for stack in &row.stacks {
                 let id = stack_id(&stack.stack);
-                let sum = counts.entry(id).or_insert_with(|| {
+                if told.insert(id) {
                     self.texts.push(TextRow { id, stack: stack.stack.clone(), used: now });
-                    0
-                });
+                }
+                let sum = counts.entry(id).or_default();
                 *sum = sum.saturating_add(stack.samples);
             }
             // In order they take less room: rows are much alike.
@@ -357,7 +359,7 @@ impl Rows {
             + self.texts.iter().map(|row| row.stack.len()).sum::<usize>()
             + self.stacks.iter().map(|row| row.stacks.len() * 16).sum::<usize>()
             + self.observed.iter().map(|row| row.key.len() + row.subject.len() + row.last.5.len()).sum::<usize>();
-        // Names of nodes and boots are at most 256 bytes each, mostly 32.
-        texts + self.len() * 256
+        // Names of nodes and boots are at most 256 bytes each, mostly 32; texts have none.
+        texts + self.texts.len() * 64 + (self.len() - self.texts.len()) * 256
     }
 }

@@ -167,7 +167,7 @@ const CREATE: &[Table] = &[
     Table {
         name: "stack_samples",
         columns: "slot DateTime CODEC(DoubleDelta, ZSTD(1)), node String CODEC(ZSTD(1)), until DateTime CODEC(DoubleDelta, ZSTD(1)),
-          samples UInt64 CODEC(T64, ZSTD(1)), stacks Array(Int64) CODEC(ZSTD(3)), counts Array(UInt64) CODEC(T64, ZSTD(1))",
+          samples UInt64 CODEC(T64, ZSTD(1)), stacks Array(Int64) CODEC(ZSTD(6)), counts Array(UInt64) CODEC(T64, ZSTD(1))",
         engine: ("ReplacingMergeTree", ""),
         partition: "toDate(slot)",
         key: "(slot, node, until)",
@@ -374,7 +374,10 @@ fn create_table(table: &Table, address: &Address, retention: Retention) -> Strin
     // A question about one node, or one hour, reads little else.
     let granularity = match table.name {
         "minutes" | "hours" | "observed" => ", index_granularity = 2048",
-        "stack_samples" => ", index_granularity = 512",
+        // The same ids come again and again.
+        "stack_samples" => {
+            ", index_granularity = 512, min_compress_block_size = 1048576, max_compress_block_size = 4194304"
+        }
         _ => "",
     };
     format!(
