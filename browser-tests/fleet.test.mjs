@@ -10,6 +10,8 @@ const ZONES = ["zone-a", "zone-b", "zone-c"], IMAGES = ["ami-good", "ami-bad", "
 const HOUR = 3600, KEY = "zombie-memcgs:agent.service";
 // The sick fell sick three hours ago, after a day in which nothing was wrong.
 const now = Math.floor(Date.now() / 60_000) * 60, onset = now - 3 * HOUR, first = now - 24 * HOUR;
+// Nodes that go by their machine id are shown by their host name.
+const id = number => number.toString(16).padStart(32, "0");
 const EVIL = "<img src=x onerror=alert(1)>";
 let browser, fleet, hostile;
 
@@ -22,7 +24,7 @@ function rows(number) {
   for (let at = first; at <= now - 60; at += 30 * 60) minutes.push(at);
   minutes.push(now - 120, now - 60);
   return [
-    { kind: "batch", schema: "coroner.report/1", node: `id-${number}`, stream: "s", sequence: 1, boot_id, sealed: ns(first), version: "test" },
+    { kind: "batch", schema: "coroner.report/1", node: id(number), stream: "s", sequence: 1, boot_id, sealed: ns(first), version: "test" },
     { kind: "node", host: `node-${number}`, boot_id, booted: ns(boot), cluster: "test", labels: { pool: number % 2 ? "gpu" : "cpu" }, attributes: { zone: ZONES[Math.floor(number / 3) % 3], image_id: IMAGES[number % 3], kernel: "6.8" } },
     ...minutes.map(at => ({ kind: "minute", minute: ns(at), cores: 8, busy_mean: 0.3, worst_core_system: isSick && at >= onset ? 0.97 : 0.1, zombies_dead: isSick ? Math.floor((at - boot) / 36) : 3, zombies_live: 40, unit_restarts: at % 3600 ? 0 : 1 })),
     diagnosis(boot_id, first, onset - 60, []),
@@ -33,7 +35,7 @@ function rows(number) {
 
 before(async () => {
   [browser, fleet, hostile] = await Promise.all([launch(), collect(), collect()]);
-  for (let number = 0; number < 120; number++) await report(fleet, `id-${number}`, rows(number));
+  for (let number = 0; number < 120; number++) await report(fleet, id(number), rows(number));
   const bidi = "a\u202eb\u200b", escape = "\u001b[2J";
   await report(hostile, EVIL, [
     { kind: "batch", schema: "coroner.report/1", node: EVIL, stream: "s", sequence: 1, boot_id: EVIL, sealed: ns(now), version: EVIL },
@@ -248,22 +250,22 @@ test("incidents of all nodes lead to their node", () => visit(fleet, "#v=inciden
 }));
 
 test("an incident opens in the node's own page, brought from its node", () => visit(fleet, "#node=node-4", async page => {
-  const head = { kind: "batch", schema: "coroner.report/1", node: "id-4", stream: "later", boot_id: "boot-4", sealed: ns(now), version: "test" };
-  assert.deepEqual((await report(fleet, "id-4", [{ ...head, sequence: 1 }])).wanted ?? [], []);
+  const head = { kind: "batch", schema: "coroner.report/1", node: id(4), stream: "later", boot_id: "boot-4", sealed: ns(now), version: "test" };
+  assert.deepEqual((await report(fleet, id(4), [{ ...head, sequence: 1 }])).wanted ?? [], []);
   await drawer(page).getByRole("button", { name: "open its recording" }).click();
   await drawer(page).getByText("waiting for the node's next report").waitFor();
-  assert.deepEqual((await report(fleet, "id-4", [{ ...head, sequence: 2 }])).wanted, [{ incident: 1 }]);
-  await send(fleet, "id-4", 1, join(repository, "golden", "cgroup-dir-leak.coroner"));
+  assert.deepEqual((await report(fleet, id(4), [{ ...head, sequence: 2 }])).wanted, [{ incident: 1 }]);
+  await send(fleet, id(4), 1, join(repository, "golden", "cgroup-dir-leak.coroner"));
   await page.getByText("4,654 empty cgroups that nobody removed").first().waitFor();
-  assert.equal(new URL(page.url()).pathname, "/incidents/id-4/1/");
+  assert.equal(new URL(page.url()).pathname, `/incidents/${id(4)}/1/`);
   // Every view has its data from there.
   await page.keyboard.press("2");
   await settled(page);
   assert.equal(await page.getByText(/not found|token is required|does not respond/).count(), 0);
   await page.goBack();
-  for (const path of ["/incidents/id-4/1/api/v1/source", "/incidents/id-4/1/api/v1/diagnosis"]) assert.equal((await ask(fleet.port, path)).status, 401, path);
+  for (const path of [`/incidents/${id(4)}/1/api/v1/source`, `/incidents/${id(4)}/1/api/v1/diagnosis`]) assert.equal((await ask(fleet.port, path)).status, 401, path);
   const headers = { authorization: `Bearer ${fleet.token}` };
-  for (const path of ["/incidents/id-4/1/..%2f..%2fapi", "/incidents/id-4/1/a%3fb", "/incidents/id-5/1/", "/incidents/nobody/1/"]) assert.equal((await ask(fleet.port, path, headers)).status, 404, path);
+  for (const path of [`/incidents/${id(4)}/1/..%2f..%2fapi`, `/incidents/${id(4)}/1/a%3fb`, `/incidents/${id(5)}/1/`, "/incidents/nobody/1/"]) assert.equal((await ask(fleet.port, path, headers)).status, 404, path);
 }));
 
 test("names of hostile nodes are text", () => visit(hostile, "#by=zone", async page => {

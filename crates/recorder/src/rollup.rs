@@ -83,10 +83,10 @@ impl Rollup {
                         self.stalls[i].note(points);
                     }
                 }
-                (Source::CgroupCpu, "throttled_us") => {
-                    if self.throttled.len() < MOST_THROTTLED || self.throttled.contains_key(&series.subject) {
-                        self.throttled.entry(series.subject.clone()).or_default().note(points);
-                    }
+                (Source::CgroupCpu, "throttled_us")
+                    if self.throttled.len() < MOST_THROTTLED || self.throttled.contains_key(&series.subject) =>
+                {
+                    self.throttled.entry(series.subject.clone()).or_default().note(points);
                 }
                 (Source::Vmstat, name) => {
                     self.saw_memory = true;

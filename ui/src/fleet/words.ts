@@ -54,6 +54,9 @@ export function ago(seconds: number): string {
   return days < 10 ? `${trim(days)} ${trim(days) === "1" ? "day" : "days"}` : `${Math.round(days)} days`;
 }
 
+// What people call a node: by its host name, if it goes by its machine id.
+export const called = (node: string, host: string | null): string => host && /^[0-9a-f]{32}$/i.test(node) ? host : node;
+
 // To the minute, UTC.
 export const clockOf = (seconds: number): string => new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC";
 export const secondsOf = (time: string): number => Math.floor(Date.parse(time) / 1000);

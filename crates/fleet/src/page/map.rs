@@ -1,5 +1,6 @@
 //! The fleet in columns: small enough to be sent whole for ten thousand nodes.
 
+use crate::answers::called;
 use crate::ingest::printable;
 use crate::store::Reader;
 use crate::store::hours::Number;
@@ -125,12 +126,11 @@ pub fn map(reader: &Reader, moment: Moment, kept_from: i64, names: &[&'static st
 }
 
 fn names_of(nodes: &[NodeThen]) -> Vec<String> {
-    let mut hosts: HashMap<&str, u32> = HashMap::new();
-    for host in nodes.iter().filter_map(|node| node.host.as_deref()) {
-        *hosts.entry(host).or_default() += 1;
-    }
-    let unique = |node: &NodeThen| node.host.clone().filter(|host| hosts.get(host.as_str()) == Some(&1));
-    nodes.iter().map(|node| unique(node).unwrap_or_else(|| node.node.clone())).collect()
+    let name = |node: &NodeThen| called(&node.node, node.host.as_deref()).to_owned();
+    let mut names: HashMap<String, u32> = HashMap::new();
+    nodes.iter().for_each(|node| *names.entry(name(node)).or_default() += 1);
+    let is_unique = |name: &String| names.get(name) == Some(&1);
+    nodes.iter().map(|node| Some(name(node)).filter(is_unique).unwrap_or_else(|| node.node.clone())).collect()
 }
 
 fn problems(

@@ -132,7 +132,7 @@ fn a_node_is_told_what_is_wanted_and_sends_it() {
         assert!(!other.exists());
     }
     let listed = collector.command(&["incidents"]);
-    assert!(listed.1.contains("host-1/7") && listed.1.contains("host-1/8"), "{listed:?}");
+    assert!(listed.1.contains("n1/7") && listed.1.contains("n1/8"), "{listed:?}");
     assert_eq!(collector.ask("incidents")["incidents"][0]["id"].as_str().map(|id| &id[..3]), Some("n1/"));
 }
 
@@ -156,7 +156,7 @@ fn a_fetch_that_cannot_succeed_says_so() {
     let db = rusqlite::Connection::open(collector.file("fleet.db")).unwrap();
     db.execute("UPDATE nodes SET last_seen = last_seen - 3600", []).unwrap();
     let (code, _, err) = run(&["n1/8"]);
-    assert!(code == 2 && err.contains("host-1 is silent") && err.contains("60 min"), "{err}");
+    assert!(code == 2 && err.contains("n1 is silent") && err.contains("60 min"), "{err}");
 }
 
 fn coroner(arguments: &[&str]) -> Output {

@@ -5,7 +5,7 @@
 
 use super::within;
 use crate::answers::{
-    ActiveProblem, Boot, Episode, FleetIncident, FleetStatus, IncidentList, NodeCounts, NodeDetail, NodeSummary,
+    ActiveProblem, Boot, Episode, FleetIncident, FleetStatus, IncidentList, NodeCounts, NodeDetail, NodeSummary, called,
 };
 use crate::ingest::attributes_of;
 use crate::store::dump::ToldEpisode;
@@ -202,7 +202,7 @@ pub async fn status(client: &Client, now: i64) -> anyhow::Result<FleetStatus> {
     let mut sick = 0;
     for (node, episodes) in open(client).await?.into_iter().filter(|(node, _)| seen.contains_key(node.as_str())) {
         sick += u64::from(episodes.iter().any(|episode| rank(&episode.severity) > 1));
-        let name = hosts.get(&node).cloned().flatten().unwrap_or_else(|| node.clone());
+        let name = called(&node, hosts.get(&node).and_then(|host| host.as_deref())).to_owned();
         let mut counted: BTreeSet<&str> = BTreeSet::new();
         for episode in &episodes {
             let severity = rank(&episode.severity);
