@@ -39,6 +39,8 @@ const MOST_PROBLEMS: usize = 1000;
 const URGENT_AFTER: Duration = Duration::from_secs(1);
 /// Bytes per request, compressed.
 const MOST_AT_ONCE: u64 = 128 << 10;
+/// Halved with each failure, so often: a slow link, or a collector that one batch upsets, gets a smaller request.
+const MOST_HALVINGS: u32 = 7;
 /// A batch that cannot be read is tried again after this pause, so often.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(10);
 const MOST_READS: u32 = 6;
@@ -268,7 +270,7 @@ impl Reporter {
 
     /// Sends the oldest batches; returns the pause until the next request.
     fn send(&mut self) -> Duration {
-        self.send_at_most(MOST_AT_ONCE)
+        self.send_at_most(MOST_AT_ONCE >> self.sender.failures().min(MOST_HALVINGS))
     }
 
     fn send_at_most(&mut self, most: u64) -> Duration {

@@ -113,6 +113,11 @@ impl Sender {
         sent
     }
 
+    /// Requests in a row that failed.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// How long to wait after a failure: twice as long each time, at random, so that a thousand nodes do not come back together.
     pub fn pause(&self, asked: Option<Duration>) -> Duration {
         let longest = SHORTEST_PAUSE.saturating_mul(1 << self.failures.min(10)).min(LONGEST_PAUSE);

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 
 const STORED: (&str, &str) = ("200 OK", "{\"batches\":1}");
+const AWAY: (&str, &str) = ("503 Service Unavailable", "{\"error\":\"away\"}");
 
 /// Answers each request with the next of these; returns their bodies.
 fn collector(answers: Vec<(&'static str, &'static str)>) -> (String, JoinHandle<Vec<Vec<u8>>>) {
@@ -193,4 +194,23 @@ fn memory_keeps_incidents_longest() {
     let dropped = *reporter.spool.dropped();
     assert_eq!((dropped.minutes + dropped.stacks, dropped.diagnoses, dropped.incidents), (1200, 600, 0));
     assert_eq!(reporter.unsealed.last(), Some(&incident(1999)));
+}
+
+#[test]
+fn requests_get_smaller_while_they_fail() {
+    let dir = tempfile::tempdir().unwrap();
+    let (to, collector) = collector([vec![AWAY; 8], vec![STORED; 2]].concat());
+    let mut reporter = reporter(dir.path(), &to);
+    for n in 0..2000 {
+        reporter.unsealed.push(minute(n));
+        if n % 2 == 0 {
+            reporter.seal();
+        }
+    }
+    for _ in 0..10 {
+        reporter.send();
+    }
+    let sizes: Vec<usize> = collector.join().unwrap().iter().map(Vec::len).collect();
+    assert!(sizes[0] > 100_000 && sizes[8] <= 1024 && sizes[9] > 100_000, "{sizes:?}");
+    assert!(sizes[..8].is_sorted_by(|a, b| a > b), "{sizes:?}");
 }
