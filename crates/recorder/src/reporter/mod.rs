@@ -17,9 +17,10 @@ use anyhow::Context;
 use coroner_evidence::{Node, Wall};
 use coroner_report::{Concluded, Dropped, HeaviestStacks, Incident, Minute, NodeIdentity, ReportRow};
 use files::Files;
+use rustix::fs::OFlags;
 use sender::{Link, Sender, Sent, chance};
 use spool::{Spool, Unreadable};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -391,11 +392,27 @@ fn in_one_batch(rows: &[ReportRow]) -> usize {
 fn node_key(directory: &Path) -> anyhow::Result<String> {
     let path = directory.join("node.key");
     let cannot = || format!("cannot use {}", path.display());
-    if let Ok(mut file) = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-        let random = std::fs::read("/proc/sys/kernel/random/uuid").context("no random number for the node's key")?;
-        file.write_all(&random).with_context(cannot)?;
+    let known = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        read => read.with_context(cannot)?,
+    };
+    // A disk that was full left an empty one.
+    if !known.trim().is_empty() {
+        return Ok(known.trim().to_owned());
     }
-    Ok(std::fs::read_to_string(&path).with_context(cannot)?.trim().to_owned())
+    let random =
+        std::fs::read_to_string("/proc/sys/kernel/random/uuid").context("no random number for the node's key")?;
+    let part = directory.join("node.key.part");
+    let store = || -> std::io::Result<()> {
+        let mut options = std::fs::OpenOptions::new();
+        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&part)?;
+        file.write_all(random.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&part, &path)
+    };
+    store().with_context(cannot)?;
+    Ok(random.trim().to_owned())
 }
 
 /// `None` on architectures whose kernel does not name it.

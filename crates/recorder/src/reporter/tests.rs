@@ -214,3 +214,11 @@ fn requests_get_smaller_while_they_fail() {
     assert!(sizes[0] > 100_000 && sizes[8] <= 1024 && sizes[9] > 100_000, "{sizes:?}");
     assert!(sizes[..8].is_sorted_by(|a, b| a > b), "{sizes:?}");
 }
+
+#[test]
+fn an_empty_key_is_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("node.key"), "").unwrap();
+    let key = node_key(dir.path()).unwrap();
+    assert!(key.len() > 30 && node_key(dir.path()).unwrap() == key);
+}
