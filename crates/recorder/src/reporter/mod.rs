@@ -7,6 +7,8 @@
 mod files;
 mod sender;
 mod spool;
+#[cfg(test)]
+mod tests;
 
 use super::config::ReportConfig;
 use super::status::{ReportStatus, Status};
@@ -15,9 +17,10 @@ use anyhow::Context;
 use coroner_evidence::{Node, Wall};
 use coroner_report::{Concluded, Dropped, HeaviestStacks, Incident, Minute, NodeIdentity, ReportRow};
 use files::Files;
+use rustix::fs::OFlags;
 use sender::{Link, Sender, Sent, chance};
-use spool::Spool;
-use std::io::Write;
+use spool::{Spool, Unreadable};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -29,10 +32,19 @@ use std::time::{Duration, Instant, SystemTime};
 const MOST_WAITING: usize = 1000;
 /// Rows kept in memory while the spool cannot be written.
 const MOST_UNSEALED: usize = 2000;
+/// Of one batch, each a fraction of what a collector takes; it refuses a larger one with all that is in it.
+const MOST_ROWS: usize = 100;
+const MOST_UNPACKED: usize = 1 << 20;
+const MOST_PROBLEMS: usize = 1000;
 /// What follows an urgent row within this time goes with it.
 const URGENT_AFTER: Duration = Duration::from_secs(1);
 /// Bytes per request, compressed.
 const MOST_AT_ONCE: u64 = 128 << 10;
+/// Halved with each failure, so often: a slow link, or a collector that one batch upsets, gets a smaller request.
+const MOST_HALVINGS: u32 = 7;
+/// A batch that cannot be read is tried again after this pause, so often.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(10);
+const MOST_READS: u32 = 6;
 /// Between two requests while there is more to send: the observer must not load the node, nor all nodes their collector.
 const BETWEEN: Duration = Duration::from_millis(200);
 /// Cores with full seconds that a minute names; a fleet keeps no more.
@@ -128,6 +140,8 @@ impl ReporterThread {
             lost: Arc::clone(&lost),
             own: ReportStatus::default(),
             complained: None,
+            spool_trouble: None,
+            unreadable: 0,
         };
         let run = move || reporter.run(&waiting, &status);
         let thread = std::thread::Builder::new().name("reporter".to_owned()).spawn(run)?;
@@ -164,6 +178,10 @@ struct Reporter {
     lost: Arc<Mutex<Dropped>>,
     own: ReportStatus,
     complained: Option<String>,
+    /// Why rows could not be stored, if they could not: it may last while sending goes well.
+    spool_trouble: Option<String>,
+    /// How often the oldest batch could not be read.
+    unreadable: u32,
 }
 
 impl Reporter {
@@ -225,8 +243,9 @@ impl Reporter {
         };
         self.unsealed.push(row);
         if self.unsealed.len() > MOST_UNSEALED {
-            let minute = self.unsealed.iter().position(|row| matches!(row, ReportRow::Minute(_)));
-            let gone = self.unsealed.remove(minute.unwrap_or(0));
+            // The oldest of the least important.
+            let least = (0..self.unsealed.len()).min_by_key(|at| importance(&self.unsealed[*at]));
+            let gone = self.unsealed.remove(least.unwrap_or(0));
             spool::count(self.spool.dropped(), &gone);
         }
         urgent
@@ -235,27 +254,33 @@ impl Reporter {
     fn seal(&mut self) {
         let lost = std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner));
         self.spool.dropped().add(lost);
-        if self.unsealed.is_empty() {
-            return;
-        }
         let now = Wall::from(SystemTime::now());
-        match self.spool.seal(&self.node, &self.boot_id, now, &self.unsealed) {
-            Ok(()) => self.unsealed.clear(),
-            Err(error) => self.complain(format!("{error:#}; what would be reported is kept in memory")),
+        while !self.unsealed.is_empty() {
+            let count = in_one_batch(&self.unsealed);
+            if let Err(error) = self.spool.seal(&self.node, &self.boot_id, now, &self.unsealed[..count]) {
+                return self.complain_of_spool(format!("{error:#}; what would be reported is kept in memory"));
+            }
+            // At once: what is stored must not be stored again.
+            self.unsealed.drain(..count);
+        }
+        match self.spool.keep_limit() {
+            Ok(()) => self.spool_trouble = None,
+            Err(error) => self.complain_of_spool(format!("{error:#}; the spool is larger than report.max_size")),
         }
     }
 
     /// Sends the oldest batches; returns the pause until the next request.
     fn send(&mut self) -> Duration {
-        let (body, count) = match self.spool.oldest(MOST_AT_ONCE) {
+        self.send_at_most(MOST_AT_ONCE >> self.sender.failures().min(MOST_HALVINGS))
+    }
+
+    fn send_at_most(&mut self, most: u64) -> Duration {
+        let (body, count) = match self.spool.oldest(most) {
             Ok(Some(oldest)) => oldest,
             Ok(None) => return BETWEEN,
-            Err(error) => {
-                // A file that cannot be read would stop all behind it.
-                self.complain(format!("{error:#}; this batch is dropped"));
-                return self.drop_oldest();
-            }
+            Err(front) => return self.pass_over(front),
         };
+        self.unreadable = 0;
         match self.sender.send(&body) {
             Sent::Stored(wanted) => {
                 self.files.want(&wanted);
@@ -267,13 +292,13 @@ impl Reporter {
                 self.own.sent_bytes += body.len() as u64;
                 self.own.last_success = Some(Instant::now());
                 self.complained = None;
-                self.own.trouble = None;
                 if let Err(error) = self.spool.remove(count) {
-                    self.complain(format!("{error:#}"));
+                    self.complain_of_spool(format!("{error:#}"));
                 }
                 BETWEEN
             }
-            Sent::Refused(_) if count > 1 => self.send_oldest_alone(),
+            // One of several batches was refused: the others must not suffer.
+            Sent::Refused(_) if count > 1 => self.send_at_most(0),
             Sent::Refused(why) => {
                 self.own.refused_batches += 1;
                 self.complain(format!("{why}; this batch is dropped"));
@@ -288,60 +313,106 @@ impl Reporter {
         }
     }
 
-    /// One of several batches was refused: the others must not suffer.
-    fn send_oldest_alone(&mut self) -> Duration {
-        let Ok(Some((body, _))) = self.spool.oldest(0) else { return self.drop_oldest() };
-        match self.sender.send(&body) {
-            Sent::Stored(wanted) => {
-                self.files.want(&wanted);
-                self.own.sent_batches += 1;
-                let _ = self.spool.remove(1);
-                BETWEEN
-            }
-            Sent::Refused(why) => {
-                self.own.refused_batches += 1;
-                self.complain(format!("{why}; this batch is dropped"));
-                self.drop_oldest()
-            }
-            Sent::Later(_, after) => self.sender.pause(after),
+    /// A batch that cannot be read must not stop those behind it; but the fault may be over in a moment, or not be its own.
+    fn pass_over(&mut self, front: Unreadable) -> Duration {
+        if front.is_gone {
+            let gone = self.spool.drop_gone();
+            self.complain(format!("{}; {gone} batches were removed from the spool and are lost", front.why));
+            return BETWEEN;
         }
+        self.unreadable = self.unreadable.saturating_add(1);
+        if self.unreadable < MOST_READS || !self.spool.another_is_readable() {
+            self.complain(format!("{}; it is tried again", front.why));
+            return READ_AGAIN_AFTER;
+        }
+        self.unreadable = 0;
+        self.complain(format!("{}; this batch is dropped", front.why));
+        self.drop_oldest()
     }
 
     fn drop_oldest(&mut self) -> Duration {
         if let Err(error) = self.spool.drop_oldest() {
-            self.complain(format!("{error:#}"));
-            return self.sender.pause(None);
+            self.complain_of_spool(format!("{error:#}"));
         }
         BETWEEN
     }
 
     /// Warns when the trouble is another one than before.
     fn complain(&mut self, what: String) {
-        self.own.trouble = Some(what.clone());
-        if self.complained.as_ref() != Some(&what) {
-            warn(&format!("report: {what}"));
-            self.complained = Some(what);
-        }
+        complain(&mut self.complained, what);
+    }
+
+    fn complain_of_spool(&mut self, what: String) {
+        complain(&mut self.spool_trouble, what);
     }
 
     fn show(&mut self, status: &Mutex<Status>) {
         self.own.spool_bytes = self.spool.bytes();
         self.own.spool_batches = self.spool.batches() as u64;
         self.own.dropped = *self.spool.dropped();
+        self.own.trouble = self.complained.clone().or_else(|| self.spool_trouble.clone());
         // Plain numbers, valid even if a holder of the lock panicked.
         status.lock().unwrap_or_else(PoisonError::into_inner).report = Some(self.own.clone());
     }
+}
+
+fn complain(trouble: &mut Option<String>, what: String) {
+    if trouble.as_ref() != Some(&what) {
+        warn(&format!("report: {what}"));
+        *trouble = Some(what);
+    }
+}
+
+/// What is dropped last has the highest.
+fn importance(row: &ReportRow) -> u8 {
+    match row {
+        ReportRow::Minute(_) | ReportRow::Stacks(_) | ReportRow::Batch(_) | ReportRow::Unknown => 0,
+        ReportRow::Diagnosis(_) => 1,
+        ReportRow::Node(_) => 2,
+        ReportRow::Incident(_) => 3,
+    }
+}
+
+/// How many of these rows go into one batch, at least one.
+fn in_one_batch(rows: &[ReportRow]) -> usize {
+    let (mut bytes, mut problems) = (0, 0);
+    for (at, row) in rows.iter().enumerate().take(MOST_ROWS) {
+        bytes += serde_json::to_vec(row).map_or(0, |text| text.len());
+        if let ReportRow::Diagnosis(concluded) = row {
+            problems += concluded.problems.len();
+        }
+        if at > 0 && (bytes > MOST_UNPACKED || problems > MOST_PROBLEMS) {
+            return at;
+        }
+    }
+    rows.len().min(MOST_ROWS)
 }
 
 /// Made once, at random; a collector accepts no other one for this node.
 fn node_key(directory: &Path) -> anyhow::Result<String> {
     let path = directory.join("node.key");
     let cannot = || format!("cannot use {}", path.display());
-    if let Ok(mut file) = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-        let random = std::fs::read("/proc/sys/kernel/random/uuid").context("no random number for the node's key")?;
-        file.write_all(&random).with_context(cannot)?;
+    let known = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        read => read.with_context(cannot)?,
+    };
+    // A disk that was full left an empty one.
+    if !known.trim().is_empty() {
+        return Ok(known.trim().to_owned());
     }
-    Ok(std::fs::read_to_string(&path).with_context(cannot)?.trim().to_owned())
+    let random =
+        std::fs::read_to_string("/proc/sys/kernel/random/uuid").context("no random number for the node's key")?;
+    let part = directory.join("node.key.part");
+    let store = || -> std::io::Result<()> {
+        let mut options = std::fs::OpenOptions::new();
+        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&part)?;
+        file.write_all(random.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&part, &path)
+    };
+    store().with_context(cannot)?;
+    Ok(random.trim().to_owned())
 }
 
 /// `None` on architectures whose kernel does not name it.

@@ -2,8 +2,9 @@
 
 use crate::config::ReportConfig;
 use anyhow::Context;
+use coroner_report::WantedFile;
 use coroner_report::reach::what_to_do;
-use coroner_report::{Acknowledged, WantedFile};
+use serde_json::Value;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +18,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const SHORTEST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-const MOST_ANSWERED: u64 = 4096;
+/// Of an answer; a collector says some hundred bytes.
+const MOST_ANSWERED: u64 = 64 << 10;
 const MOST_IN_FILE: usize = 1 << 20;
 
 /// How a request ended.
@@ -111,12 +113,22 @@ impl Sender {
         sent
     }
 
+    /// Requests in a row that failed.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// How long to wait after a failure: twice as long each time, at random, so that a thousand nodes do not come back together.
     pub fn pause(&self, asked: Option<Duration>) -> Duration {
         let longest = SHORTEST_PAUSE.saturating_mul(1 << self.failures.min(10)).min(LONGEST_PAUSE);
         let pause = SHORTEST_PAUSE + (longest - SHORTEST_PAUSE.min(longest)).mul_f64(chance());
-        // All who were told the same time would come at the same time.
-        asked.map_or(pause, |asked| pause.max(asked.min(LONGEST_PAUSE).mul_f64(1.0 + chance())))
+        // All who were told the same time would come at the same time: so between it and twice as long, or in the last minute of the
+        // longest pause.
+        let asked = asked.map(|asked| {
+            let from = asked.min(LONGEST_PAUSE.mul_f64(0.8));
+            from + (asked.saturating_mul(2).min(LONGEST_PAUSE) - from).mul_f64(chance())
+        });
+        asked.map_or(pause, |asked| pause.max(asked))
     }
 }
 
@@ -127,19 +139,34 @@ pub fn chance() -> f64 {
 
 fn judge(mut response: Response<ureq::Body>) -> Sent {
     let status = response.status();
-    if status.is_success() {
-        let said = said(&mut response);
-        // An older collector says less, and nothing that it could say makes the batch less stored.
-        return Sent::Stored(serde_json::from_str(&said).map_or_else(|_| Vec::new(), |told: Acknowledged| told.wanted));
-    }
     let later = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
-    let text = format!("the collector answered {}: {}", status.as_u16(), reason(&said(&mut response)));
-    match status {
-        StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
-            Sent::Refused(text)
-        }
-        _ => Sent::Later(text, later.map(Duration::from_secs)),
+    let later = later.map(Duration::from_secs);
+    let said = said(&mut response);
+    let json: Value = serde_json::from_str(&said).unwrap_or_default();
+    let stranger = || format!("{} was answered, but not by a collector of coroner; is report.to one?", status.as_u16());
+    if status.is_success() {
+        // Each collector says how many batches it stored; the page of a hotel's network does not.
+        return match json.get("batches") {
+            Some(_) => Sent::Stored(wanted(&json)),
+            None => Sent::Later(stranger(), later),
+        };
     }
+    let text = format!("the collector answered {}: {}", status.as_u16(), reason(&said));
+    match status {
+        // Also of a proxy, which will not take it either.
+        StatusCode::PAYLOAD_TOO_LARGE => Sent::Refused(text),
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => match json.get("error") {
+            Some(_) => Sent::Refused(text),
+            None => Sent::Later(stranger(), later),
+        },
+        _ => Sent::Later(text, later),
+    }
+}
+
+/// Whatever is odd about it, the batches are stored.
+fn wanted(told: &Value) -> Vec<WantedFile> {
+    let wanted = told.get("wanted").cloned().unwrap_or_default();
+    serde_json::from_value(wanted).unwrap_or_default()
 }
 
 /// The beginning of an answer.
@@ -149,7 +176,7 @@ pub fn said(response: &mut Response<ureq::Body>) -> String {
 
 /// The collector's reason and advice, from its JSON or as it is, in one short line.
 pub fn reason(said: &str) -> String {
-    let json: serde_json::Value = serde_json::from_str(said).unwrap_or_default();
+    let json: Value = serde_json::from_str(said).unwrap_or_default();
     let text = match (json["error"].as_str(), json["what_to_do"].as_str()) {
         (Some(error), Some(what_to_do)) => format!("{error}: {what_to_do}"),
         (Some(error), None) => error.to_owned(),
@@ -203,14 +230,15 @@ mod tests {
 
     #[test]
     fn the_answer_decides_what_becomes_of_a_batch() {
-        assert_eq!(sent("HTTP/1.1 204 No Content\r\n\r\n").1, Sent::Stored(Vec::new()));
         let older = "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{\"batches\":1}";
         assert_eq!(sent(older).1, Sent::Stored(Vec::new()));
         let newer =
-            "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{\"wanted\":[{\"incident\":7,\"part\":1}],\"mood\":\"good\"}";
+            "HTTP/1.1 200 OK\r\nContent-Length: 48\r\n\r\n{\"batches\":1,\"wanted\":[{\"incident\":7,\"part\":1}]}";
         assert_eq!(sent(newer).1, Sent::Stored(vec![WantedFile { incident: 7 }]));
+        let odd = "HTTP/1.1 200 OK\r\nContent-Length: 26\r\n\r\n{\"batches\":1,\"wanted\":\"x\"}";
+        assert_eq!(sent(odd).1, Sent::Stored(Vec::new()));
         let refused =
-            sent("HTTP/1.1 400 Bad Request\r\nContent-Length: 28\r\n\r\n{\"error\":\"line 3: \\u001b\\\"x\\\"\"}").1;
+            sent("HTTP/1.1 400 Bad Request\r\nContent-Length: 31\r\n\r\n{\"error\":\"line 3: \\u001b\\\"x\\\"\"}").1;
         assert!(matches!(&refused, Sent::Refused(why) if why.contains("400")), "{refused:?}");
         let (sender, busy) = sent("HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n");
         assert!(matches!(busy, Sent::Later(_, Some(after)) if after.as_secs() == 7), "{busy:?}");
@@ -223,13 +251,54 @@ mod tests {
     }
 
     #[test]
+    fn only_a_collector_acknowledges_or_refuses() {
+        for answer in [
+            "HTTP/1.1 204 No Content\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 21\r\n\r\n<html>Welcome!</html>",
+            "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{\"mood\":\"ok\"}",
+            "HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n[\"batches\"]",
+            "HTTP/1.1 400 Bad Request\r\nContent-Length: 37\r\n\r\nplain HTTP was sent to the HTTPS port",
+        ] {
+            let sent = sent(answer).1;
+            assert!(matches!(&sent, Sent::Later(why, None) if why.contains("is report.to one?")), "{answer}: {sent:?}");
+        }
+    }
+
+    /// One that is older than the node, or has no store for the moment: the batch waits.
+    #[test]
+    fn a_collector_that_cannot_take_a_schema_yet_loses_nothing() {
+        let older = "HTTP/1.1 426 Upgrade Required\r\nRetry-After: 60\r\nContent-Length: 41\r\n\r\n\
+            {\"error\":\"the schema is newer than mine\"}";
+        let away = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 41\r\n\r\n\
+            {\"error\":\"the schema is newer than mine\"}";
+        for (answer, after) in [(older, Some(Duration::from_secs(60))), (away, None)] {
+            let sent = sent(answer).1;
+            assert!(matches!(&sent, Sent::Later(why, given) if why.contains("newer") && *given == after), "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn a_collector_cannot_send_a_node_away_for_more_than_five_minutes() {
+        let link = Link::new(&ReportConfig::default(), "http://127.0.0.1:1", String::new()).unwrap();
+        for failures in [0, 1, 9, u32::MAX] {
+            let sender = Sender { link: link.clone(), failures };
+            for asked in [0, 200, 250, 300, 86_400, u64::MAX] {
+                let pauses: Vec<_> = (0..50).map(|_| sender.pause(Some(Duration::from_secs(asked)))).collect();
+                let (first, last) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
+                assert!(*last <= LONGEST_PAUSE && first.as_secs() >= asked.min(240), "{first:?} to {last:?}");
+                assert!(asked == 0 || last.saturating_sub(*first) > Duration::from_secs(10), "they come together");
+            }
+        }
+    }
+
+    #[test]
     fn pauses_grow_and_stay_bounded() {
         let mut sender = Sender::new(Link::new(&ReportConfig::default(), "http://127.0.0.1:1", String::new()).unwrap());
         let mut longest = Duration::ZERO;
         for _ in 0..20 {
             assert!(matches!(sender.send(b"x"), Sent::Later(..)));
             let pause = sender.pause(None);
-            assert!(pause >= SHORTEST_PAUSE && pause <= LONGEST_PAUSE + SHORTEST_PAUSE, "{pause:?}");
+            assert!(pause >= SHORTEST_PAUSE && pause <= LONGEST_PAUSE, "{pause:?}");
             longest = longest.max(pause);
         }
         assert!(longest > SHORTEST_PAUSE * 4, "{longest:?}");
