@@ -73,7 +73,10 @@ fn find(
             refusal(StatusCode::NOT_FOUND, &why, what_to_do)
         }
         NoStacks::Overlap { count, example } => {
-            let why = format!("{count} nodes are on both sides, such as {}", printable(&example));
+            let why = match count {
+                1 => format!("a node is on both sides: {}", printable(&example)),
+                _ => format!("{count} nodes are on both sides, such as {}", printable(&example)),
+            };
             refusal(StatusCode::BAD_REQUEST, &why, "make the sides exclude each other: --diff-where 'not (…)'")
         }
     })
