@@ -22,8 +22,8 @@ pub fn identity_of(evidence: &Evidence) -> NodeIdentity {
     identity
 }
 
-/// `agent:ecs` → `enabled`; `agent_state:ecs` → `crashlooping`; `agent_version:ecs` → `1.82.0`; `agent_unused:ecs` → `ecs.service`, if
-/// `coroner fix --image` disables it.
+/// `agent:amazon-ecs` → `enabled`; `agent_state:amazon-ecs` → `crashlooping`; `agent_version:amazon-ecs` → `1.82.0`;
+/// `agent_unused:amazon-ecs` → `ecs.service`, if `coroner fix --image` disables it.
 fn agent_attributes(evidence: &Evidence) -> BTreeMap<String, String> {
     let mut latest: BTreeMap<&str, &Unit> = BTreeMap::new();
     for unit in &evidence.units {

@@ -17,8 +17,8 @@ const LABELS: u32 = 28;
 const DAYS: f64 = 7.0;
 /// The history has one minute of each hour, and the last hour whole.
 const ONE_MINUTE_IN: u32 = 60;
-/// At ten times the clock's pace: an hour of fleet time.
-const LIVE: [&str; 4] = ["--speed", "10", "--for", "6m"];
+/// At ten times the clock's pace: an hour of fleet time. Each connection waits for a commit, so there are many.
+const LIVE: [&str; 6] = ["--speed", "10", "--for", "6m", "--connections", "64"];
 
 struct Collector {
     child: Ended,
@@ -70,8 +70,10 @@ fn live(collector: &Collector) -> anyhow::Result<()> {
     let times = |line: &str| line.split("99 % within ").nth(1)?.split(' ').next()?.parse::<f64>().ok();
     let worst = sent.said.lines().filter_map(times).fold(0.0, f64::max);
     let minutes = sent.said.lines().filter(|line| line.starts_with("minute ")).count();
-    let what = format!("live, ten times the clock's pace, {minutes} minutes of fleet time");
-    row(&what, "50 % of a core", &sent.to_string(), Some(sent.percent() <= 50.0));
+    let what = format!("live, {minutes} minutes of fleet time in 6");
+    // Slower than asked for: then nothing was shown.
+    let is_fast = minutes >= 58;
+    row(&what, "60 in 6, 50 % of a core", &sent.to_string(), Some(is_fast && sent.percent() <= 50.0));
     row("its memory at most", "512 MB", &format!("{:.0} MB", sent.peak_mb), Some(sent.peak_mb <= 512.0));
     row("99 % of requests, in the worst minute", "250 ms", &format!("{worst:.0} ms"), Some(worst <= 250.0));
     Ok(())

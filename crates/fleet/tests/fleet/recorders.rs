@@ -2,6 +2,7 @@
 
 use crate::collector::{Collector, PROGRAM};
 use crate::wait_for;
+use coroner_lab::{HostLock, LiveScenario};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -153,4 +154,32 @@ fn real_recorders_report_and_lose_nothing_while_the_collector_is_away() {
     assert_eq!(collector.ask("status")["dropped_rows"], 0);
     let shown = collector.command(&["show", "node-2"]);
     assert!(shown.0 == 0 && shown.1.contains("label:rack") && shown.1.contains("kernel"), "{shown:?}");
+}
+
+/// A real systemd in namespaces, whose ecs.service has no work there, crashes for ever, and leaves a dead cgroup each time. One of two
+/// recorders watches it.
+#[test]
+#[ignore = "a real systemd that crashloops, as root: ./check fleet"]
+fn a_real_crashloop_is_told_with_what_to_do_about_it() {
+    let Some(_host) = HostLock::take_as_root() else { return };
+    let trouble = LiveScenario::start("crashloop-leak", &["--seconds", "1800"]).unwrap_or_else(|e| panic!("{e:#}"));
+    let bus = trouble.truth.facts["bus"].as_str().unwrap().to_owned();
+    let collector = Collector::start();
+    let _sick = Recorder::start_with(&collector, 1, "", &["--bus", &bus]);
+    let _other = Recorder::start(&collector, 2);
+    wait_for("the crashloop of node-1, and its unit without work", Duration::from_secs(300), || {
+        let sick = collector.ask("nodes?where=problem%3Dunit-crashloop");
+        let node = &sick["nodes"][0];
+        let is_there = sick["matched"] == 1
+            && node["node"] == "node-1"
+            && node["attributes"]["agent_unused:amazon-ecs"] == "ecs.service"
+            && node["numbers"]["zombies"].as_f64().is_some_and(|dead| dead > 0.0);
+        is_there.then_some(()).ok_or(sick.to_string())
+    });
+    let (code, said, err) = collector.command(&["why", "unit-crashloop"]);
+    assert_eq!(code, 0, "{err}");
+    let lines = ["ecs.service; it has no work there", "systemctl disable ecs.service", "systemctl mask ecs.service"];
+    assert!(lines.iter().all(|line| said.contains(line)), "{said}");
+    let status = collector.command(&["status"]).1;
+    assert!(status.contains("unit-crashloop:ecs.service"), "{status}");
 }
