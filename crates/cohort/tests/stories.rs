@@ -225,7 +225,7 @@ fn too_few_nodes_are_called_so() {
     let tiny = population(8, |id| (vec![("image", image(id, 4))], id < 4));
     let answer = answer(&tiny);
     assert_eq!(answer.conclusion, Conclusion::TooFewNodes);
-    assert!(said(&answer).starts_with("4 of 8 nodes have zombie-memcgs: too few nodes to tell"), "{}", said(&answer));
+    assert!(said(&answer).starts_with("4 of 8 nodes have zombie-memcgs: too few to tell"), "{}", said(&answer));
     let enough = population(24, |id| (vec![("image", image(id, 8))], id < 8));
     assert_eq!(explain(&enough, &Settings::default()).conclusion, Conclusion::Difference);
 }
@@ -240,11 +240,11 @@ fn nobody_and_everybody_sick_are_said() {
     unknown.nodes.iter_mut().for_each(|node| node.sick = None);
     assert_eq!(
         said(&answer(&unknown)),
-        "No node tells whether it has zombie-memcgs: nothing to compare.\nNot known for 40 nodes."
+        "No node was diagnosed in this time, so there is nothing to compare.\n40 nodes were not diagnosed in this time and are left out."
     );
     assert_eq!(
         said(&answer(&Population::default())),
-        "No node tells whether it has zombie-memcgs: nothing to compare."
+        "No node was diagnosed in this time, so there is nothing to compare."
     );
 }
 

@@ -141,7 +141,8 @@ pub struct IncidentList {
     /// `coroner.fleet.incidents/1`
     pub schema: String,
     pub at: Wall,
-    /// Newest first.
+    pub matched: u64,
+    /// Newest first; of many, these are not all.
     pub incidents: Vec<FleetIncident>,
 }
 

@@ -81,7 +81,9 @@ fn safe_json(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
         match c {
-            c if c != '\n' && fools(c) => text.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c if c != '\n' && fools(c) => {
+                c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text.push_str(&format!("\\u{unit:04x}")));
+            }
             c => text.push(c),
         }
     }
@@ -175,7 +177,10 @@ fn status_text(status: &FleetStatus, given: &str) -> String {
     }
     text.push_str(&format!("{} in the last 24 hours\n", plural(status.incidents_last_day, "incident")));
     if status.dropped_rows > 0 {
-        text.push_str(&format!("{} were dropped by nodes whose spool was full\n", plural(status.dropped_rows, "row")));
+        text.push_str(&format!(
+            "{} were dropped by nodes before they could be sent, since their recorders started\n",
+            plural(status.dropped_rows, "row")
+        ));
     }
     if status.problems.is_empty() {
         text.push_str(match nodes.undiagnosed < nodes.known {
@@ -271,6 +276,13 @@ fn incidents_text(list: &IncidentList) -> String {
             printable(&format!("{}/{}", called(&found.node, found.host.as_deref()), incident.number)),
             printable(&incident.code),
             shortened(&incident.text)
+        ));
+    }
+    let more = list.matched.saturating_sub(list.incidents.len() as u64);
+    if more > 0 {
+        text.push_str(&format!(
+            "… and {} earlier ones: ask for a shorter time (--since), or coroner fleet export --what incidents\n",
+            grouped(more)
         ));
     }
     text

@@ -144,7 +144,7 @@ fn take(batches: &mut Vec<Batch>, line: &[u8], now: Wall) -> Result<(), Refused>
         ReportRow::Minute(minute) if minute.minute > latest => return refused(future("a minute", minute.minute)),
         ReportRow::Minute(minute) => batch.minutes.push(minute),
         ReportRow::Diagnosis(concluded) if concluded.from < EARLIEST => batch.unknown += 1,
-        ReportRow::Diagnosis(concluded) => {
+        ReportRow::Diagnosis(mut concluded) => {
             if concluded.until > latest {
                 return refused(future("a diagnosis", concluded.until));
             }
@@ -165,6 +165,9 @@ fn take(batches: &mut Vec<Batch>, line: &[u8], now: Wall) -> Result<(), Refused>
                 ];
                 texts.into_iter().try_for_each(|text| check_text("a problem", text, LONGEST_TEXT))?;
             }
+            // A clock that goes ahead and is set back must not end what is found later.
+            concluded.from = concluded.from.min(now);
+            concluded.until = concluded.until.min(now);
             batch.diagnoses.push(concluded);
         }
         ReportRow::Incident(incident) => {
@@ -184,6 +187,8 @@ fn take(batches: &mut Vec<Batch>, line: &[u8], now: Wall) -> Result<(), Refused>
             batch.incidents.push(*incident);
         }
         ReportRow::Stacks(stacks) if stacks.until > latest => return refused(future("stacks", stacks.until)),
+        // The clock was set back meanwhile.
+        ReportRow::Stacks(stacks) if stacks.from > stacks.until => batch.unknown += 1,
         ReportRow::Stacks(stacks) => batch.stacks.push(checked_stacks(stacks)?),
         ReportRow::Unknown => batch.unknown += 1,
     }
@@ -228,7 +233,7 @@ fn check_head(head: &BatchHead, now: Wall) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Names are stored and shown: plain text of a bounded length.
+/// What is stored has a bounded length; what is shown is made plain where it is shown.
 fn check_text(what: &str, text: &str, longest: usize) -> Result<(), Refused> {
     if text.len() > longest {
         return refused(format!("{what}: a text of {} bytes; at most {longest} are taken", text.len()));
@@ -273,9 +278,6 @@ pub fn attributes_of(node: &NodeIdentity) -> BTreeMap<String, String> {
 /// Stacks within the limits, as plain text.
 pub fn checked_stacks(mut row: HeaviestStacks) -> Result<HeaviestStacks, Refused> {
     let refused = |why: String| Err(Refused(format!("stacks: {why}")));
-    if row.from > row.until {
-        return refused(format!("they end at {}, before they begin", row.until));
-    }
     if row.stacks.len() > MOST_STACKS {
         return refused(format!("{} in one row; at most {MOST_STACKS} are taken", row.stacks.len()));
     }
@@ -360,6 +362,17 @@ mod tests {
             assert_eq!((batches[0].unknown, batches[0].minutes.len()), (1, 1), "{row}");
         }
         assert!(why(&[json!({"kind": "batch", "schema": SCHEMA, "node": 7})]).contains("invalid type"));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_or_goes_ahead_costs_no_batch() {
+        let later = NOW + Duration::from_secs(3600);
+        let stacks = HeaviestStacks { from: later, until: NOW, ..HeaviestStacks::default() };
+        let stacks = serde_json::to_value(ReportRow::Stacks(stacks)).unwrap();
+        let concluded = Concluded { from: NOW, until: later, ..Concluded::default() };
+        let diagnosis = serde_json::to_value(ReportRow::Diagnosis(concluded)).unwrap();
+        let batches = parse(&body(&[head(), stacks, diagnosis]), NOW).unwrap();
+        assert_eq!((batches[0].unknown, batches[0].diagnoses[0].until), (1, NOW));
     }
 
     #[test]

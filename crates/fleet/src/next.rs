@@ -121,7 +121,11 @@ pub fn next(reader: &Reader, picked: Option<&Expr>, limit: usize, now: i64) -> a
     let mut points = reader.points(since, now)?;
     let mut counts = NextCounts::default();
     let mut next = Vec::new();
-    for (id, node) in reader.nodes_by_id(now)? {
+    let nodes = reader.nodes_by_id(now)?;
+    if let Some(expr) = picked {
+        expr.check(nodes.iter().map(|(_, node)| node))?;
+    }
+    for (id, node) in nodes {
         if picked.is_some_and(|expr| expr.matches(&node, now) != Some(true)) {
             continue;
         }

@@ -37,6 +37,8 @@ pub enum Compare {
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadExpr(pub String);
 
+impl std::error::Error for BadExpr {}
+
 impl fmt::Display for BadExpr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -449,6 +449,9 @@ fn failed(why: &str) -> Refusal {
 }
 
 pub fn of_store(error: anyhow::Error) -> Refusal {
+    if let Some(bad) = error.downcast_ref::<query::BadExpr>() {
+        return bad_request(&format!("where: {bad}"));
+    }
     let refusal = failed(&format!("{error:#}"));
     let is_away = error.downcast_ref::<clickhouse::error::Error>().is_some();
     if is_away { Refusal { status: StatusCode::SERVICE_UNAVAILABLE, ..refusal } } else { refusal }

@@ -5,6 +5,7 @@ use crate::commands::grouped;
 use crate::query::{self, Expr, known_code};
 use crate::remedy::{Remedy, UNUSED, remedy};
 use crate::store::Reader;
+use crate::store::growth::Onset;
 use crate::store::read::NodeLives;
 use coroner_cohort::{Explanation, Life, NodeRow, Population, Settings};
 use serde::{Deserialize, Serialize};
@@ -146,21 +147,23 @@ fn one(reader: &Reader, nodes: &[NodeSummary], asked: &str, since: i64, now: i64
 /// Of the boots in the time that is asked about. The present uptime says nothing about what was before a reboot.
 fn longest_uptime(node: &NodeSummary, boots: &[Boot], now: i64) -> Option<f64> {
     let seconds = crate::store::write::seconds;
-    let now_up = node.booted.map(|booted| now - seconds(booted));
+    let last = if node.is_silent { seconds(node.last_seen) } else { now };
+    let now_up = node.booted.map(|booted| last - seconds(booted));
     let of_boot = |boot: &Boot| Some(seconds(boot.last_seen) - seconds(boot.booted?));
     boots.iter().filter_map(of_boot).chain(now_up).max().map(|up| up.max(0) as f64 / 3600.0)
 }
 
 /// `None`: it is a code or a key.
 fn expression(asked: &str) -> Result<Option<Expr>, WhyError> {
-    let is_expression = asked.contains(['=', '<', '>']) || asked.eq_ignore_ascii_case("silent");
-    if !is_expression {
-        return Ok(None);
+    match query::parse(asked) {
+        // `silent`, `not silent`; no problem is called like this.
+        Ok(expr) => Ok(Some(expr)),
+        Err(bad) if asked.contains(['=', '<', '>']) => Err(WhyError::Bad(bad.to_string())),
+        Err(_) => Ok(None),
     }
-    query::parse(asked).map(Some).map_err(|bad| WhyError::Bad(bad.to_string()))
 }
 
-/// From each boot to its first onset, or to when it was last seen.
+/// From each boot to its first onset, or to when it was last seen. A boot whose onset nobody saw says nothing of when it came.
 fn lives_of(of_node: &NodeLives) -> Vec<Life> {
     let seconds = crate::store::write::seconds;
     let hours = |s: i64| s.max(0) as f64 / 3600.0;
@@ -168,6 +171,10 @@ fn lives_of(of_node: &NodeLives) -> Vec<Life> {
         let booted = seconds(boot.booted?);
         let (first, last) = (seconds(boot.first_seen), seconds(boot.last_seen));
         let onset = of_node.onsets.iter().copied().find(|onset| *onset >= booted && *onset <= last.max(first));
+        let was_seen = |began| Onset { began, first_seen: Some(first), booted: Some(booted) }.was_seen();
+        if !onset.is_none_or(was_seen) {
+            return None;
+        }
         let until = onset.unwrap_or(last).max(booted);
         Some(Life {
             hours: hours(until - booted),
@@ -176,4 +183,35 @@ fn lives_of(of_node: &NodeLives) -> Vec<Life> {
         })
     };
     of_node.boots.iter().filter_map(life).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::read::wall;
+
+    const HOUR: i64 = 3600;
+
+    fn lives(first_seen: i64, onsets: &[i64]) -> Vec<Life> {
+        let (boot_id, booted, last_seen) = ("b".to_owned(), Some(wall(0)), wall(100 * HOUR));
+        let boots = vec![Boot { boot_id, booted, first_seen: wall(first_seen), last_seen }];
+        lives_of(&NodeLives { boots, onsets: onsets.to_vec(), had_it: !onsets.is_empty() })
+    }
+
+    #[test]
+    fn a_life_ends_with_its_first_onset_if_that_was_seen() {
+        let life = |hours, onset, entered_after_hours| Life { hours, onset, entered_after_hours };
+        assert_eq!(lives(60, &[]), [life(100.0, false, 60.0 / 3600.0)]);
+        assert_eq!(lives(60, &[30 * HOUR, 50 * HOUR]), [life(30.0, true, 60.0 / 3600.0)]);
+        assert_eq!(lives(20 * HOUR, &[30 * HOUR]), [life(30.0, true, 20.0)]);
+        // There when coroner was installed: nobody knows since when.
+        assert_eq!(lives(20 * HOUR, &[20 * HOUR + 30, 50 * HOUR]), []);
+    }
+
+    #[test]
+    fn what_can_be_read_as_an_expression_is_one() {
+        assert!(expression("not silent").unwrap().is_some() && expression("(silent)").unwrap().is_some());
+        assert!(expression("zombie-memcgs").unwrap().is_none() && expression("nic-reset:eth0").unwrap().is_none());
+        assert!(expression("zombies>").is_err());
+    }
 }

@@ -16,7 +16,7 @@ pub struct BatchHead {
     pub schema: String,
     /// The machine id, or the host name where there is none.
     pub node: String,
-    /// Chosen at random when the node's spool was created.
+    /// Chosen at random when the recorder starts.
     pub stream: String,
     /// Counts from 1 within the stream. A gap means that batches were dropped.
     pub sequence: u64,
@@ -28,7 +28,7 @@ pub struct BatchHead {
     pub dropped: Dropped,
 }
 
-/// Rows that were dropped because the spool was full, by kind.
+/// Rows that were dropped before they could be sent, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Dropped {

@@ -7,6 +7,7 @@ mod rows;
 
 use crate::query::Expr;
 use crate::store::Reader;
+use crate::store::dump::Node;
 use std::io::Write;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -103,9 +104,11 @@ impl<W: Write + Send> Table<W> {
     }
 }
 
+/// The nodes whose rows are to be written.
+pub use rows::picked;
+
 /// Writes all of it; an error leaves a file that is not complete.
-pub fn export(reader: &Reader, export: &Export, now: i64, to: impl Write + Send) -> anyhow::Result<()> {
-    let nodes = rows::picked(reader, export, now)?;
+pub fn export(reader: &Reader, export: &Export, nodes: Vec<Node>, to: impl Write + Send) -> anyhow::Result<()> {
     let columns = rows::columns(export.what, &nodes);
     let mut table = Table::begin(export.format, &columns, to)?;
     rows::write(reader, export, &nodes, &columns, &mut table)?;

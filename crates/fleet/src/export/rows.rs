@@ -16,6 +16,9 @@ const MOST_ATTRIBUTES: usize = 200;
 /// Nodes that match; of the table of nodes those that reported since.
 pub fn picked(reader: &Reader, export: &Export, now: i64) -> anyhow::Result<Vec<Node>> {
     let mut nodes = reader.nodes_by_id(now)?;
+    if let Some(expr) = &export.picked {
+        expr.check(nodes.iter().map(|(_, node)| node))?;
+    }
     nodes.retain(|(_, node)| {
         let reported = export.what != What::Nodes || seconds(node.last_seen) >= export.since;
         reported && export.picked.as_ref().is_none_or(|expr| expr.matches(node, now) == Some(true))

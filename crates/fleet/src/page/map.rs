@@ -316,7 +316,7 @@ mod tests {
     fn node(number: usize, identity: &str) -> NodeThen {
         NodeThen {
             id: number as i64,
-            node: format!("id-{number}"),
+            node: format!("{number:032x}"),
             host: Some(["a", "b", "b"][number % 3].to_owned()),
             booted: None,
             is_silent: number == 1,
@@ -364,6 +364,7 @@ mod tests {
         assert_eq!(said, [("y", 1, 0, 8, true), ("x", 2, 1, 5, false)]);
         assert_eq!(has, [vec![1], vec![1], vec![0]]);
         assert_eq!(found[0].title, "a\u{fffd}b");
-        assert_eq!(names_of(&nodes), ["a", "id-1", "id-2"], "a host name of two nodes names neither");
+        let id = |number: usize| format!("{number:032x}");
+        assert_eq!(names_of(&nodes), ["a".to_owned(), id(1), id(2)], "a host name of two nodes names neither");
     }
 }

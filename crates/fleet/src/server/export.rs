@@ -1,8 +1,9 @@
 //! `GET /api/v1/export`: rows as a file, sent as they are read.
 
 use super::{Asked, Collector, Refusal, bad_request, bearer, of_store, picked, refusal, since};
-use crate::export::{Export, Format, export};
-use crate::store::unix_now;
+use crate::export::{self, Export, Format, export};
+use crate::store::dump::Node;
+use crate::store::{Reader, unix_now};
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -54,8 +55,20 @@ pub async fn rows(State(collector): State<Arc<Collector>>, Query(asked): Asked, 
         Format::Csv => "text/csv; charset=utf-8; header=present",
         Format::Parquet => "application/vnd.apache.parquet",
     };
-    ([(header::CONTENT_TYPE, kind)], send_body(place, move |to| export(&reader, &chosen, unix_now(), to)))
-        .into_response()
+    // What can be wrong with the expression is told before the answer begins.
+    let picked = tokio::task::spawn_blocking(move || picked_nodes(reader, chosen));
+    match picked.await.unwrap_or_else(|error| Err(anyhow::Error::new(error))) {
+        Ok((reader, chosen, nodes)) => {
+            let body = send_body(place, move |to| export(&reader, &chosen, nodes, to));
+            ([(header::CONTENT_TYPE, kind)], body).into_response()
+        }
+        Err(error) => of_store(error).into_response(),
+    }
+}
+
+fn picked_nodes(reader: Reader, chosen: Export) -> anyhow::Result<(Reader, Export, Vec<Node>)> {
+    let nodes = export::picked(&reader, &chosen, unix_now())?;
+    Ok((reader, chosen, nodes))
 }
 
 /// A body that is sent while it is written.

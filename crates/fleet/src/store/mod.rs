@@ -162,7 +162,10 @@ fn write_all(
 ) {
     let mut expire_at = Instant::now();
     loop {
-        let first = match waiting.recv_timeout(expire_at.saturating_duration_since(Instant::now())) {
+        // Also if reports always wait.
+        let until = expire_at.saturating_duration_since(Instant::now());
+        let first = if until.is_zero() { Err(RecvTimeoutError::Timeout) } else { waiting.recv_timeout(until) };
+        let first = match first {
             Ok(first) => first,
             Err(RecvTimeoutError::Timeout) => {
                 let more = match write::expire(&db, retention, unix_now()) {

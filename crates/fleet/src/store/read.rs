@@ -1,4 +1,4 @@
-//! Queries. Each opens a connection of its own and sees one state of the store.
+//! Queries of the embedded store.
 
 use crate::answers::{
     ActiveProblem, Boot, Episode, FleetIncident, FleetStatus, IncidentList, NodeCounts, NodeDetail, NodeSummary,
@@ -222,6 +222,8 @@ fn boots(db: &Connection, id: i64) -> rusqlite::Result<Vec<Boot>> {
 }
 
 pub fn incidents(db: &Connection, since: i64, now: i64, most: i64) -> rusqlite::Result<IncidentList> {
+    let matched: i64 =
+        db.query_row("SELECT count(*) FROM incidents WHERE triggered >= ?1", [since], |row| row.get(0))?;
     let mut rows = db.prepare(
         "SELECT n.node, n.host, i.incident_json FROM incidents i JOIN nodes n ON n.id = i.node_id
          WHERE i.triggered >= ?1 ORDER BY i.triggered DESC, n.node, i.number LIMIT ?2",
@@ -235,14 +237,19 @@ pub fn incidents(db: &Connection, since: i64, now: i64, most: i64) -> rusqlite::
             incidents.push(FleetIncident { id: format!("{node}/{}", incident.number), node, host, incident });
         }
     }
-    Ok(IncidentList { schema: "coroner.fleet.incidents/1".to_owned(), at: wall(now), incidents })
+    Ok(IncidentList {
+        schema: "coroner.fleet.incidents/1".to_owned(),
+        at: wall(now),
+        matched: matched as u64,
+        incidents,
+    })
 }
 
 /// Boots and onsets of a problem, by node: for survival from boot to the first onset.
 #[derive(Debug, Clone, Default)]
 pub struct NodeLives {
     pub boots: Vec<Boot>,
-    /// When an episode that matches began.
+    /// When an episode that matches began, whenever that was.
     pub onsets: Vec<i64>,
     /// An episode that matches was seen in the time that is asked about.
     pub had_it: bool,
@@ -265,13 +272,13 @@ pub fn lives(db: &Connection, code_or_key: &str, since: i64) -> rusqlite::Result
         });
     }
     let mut episodes = db.prepare(
-        "SELECT n.node, e.began FROM episodes e JOIN nodes n ON n.id = e.node_id
-         WHERE (e.key = ?1 OR e.code = ?1) AND e.seen_until >= ?2 ORDER BY e.began",
+        "SELECT n.node, e.began, e.seen_until >= ?2 AS of_late FROM episodes e JOIN nodes n ON n.id = e.node_id
+         WHERE e.key = ?1 OR e.code = ?1 ORDER BY e.began",
     )?;
     let mut rows = episodes.query(params![code_or_key, since])?;
     while let Some(row) = rows.next()? {
         let of_node = lives.entry(row.get("node")?).or_default();
-        of_node.had_it = true;
+        of_node.had_it |= row.get::<_, bool>("of_late")?;
         of_node.onsets.push(row.get("began")?);
     }
     Ok(lives)

@@ -292,3 +292,32 @@ fn streams_boots_and_host_names_are_bounded_and_the_nodes_own_name_counts() {
     let named = read::named(read::find(&db, "n1").unwrap(), |(_, node)| node == "n1");
     assert_eq!(named.len(), 1, "{named:?}");
 }
+
+#[test]
+fn what_a_node_says_of_itself_again_is_kept_once() {
+    let (_dir, mut db) = opened();
+    for (sequence, host) in [(1, "a"), (2, "a"), (3, "b"), (4, "b")] {
+        let mut said = batch("n1", "s", sequence);
+        said.head.sealed = wall(NOW + sequence as i64);
+        said.node = Some(NodeIdentity { host: Some(host.to_owned()), ..NodeIdentity::default() });
+        stored(&mut db, "k", &[said], NOW).unwrap();
+    }
+    assert_eq!(count(&db, "identities"), 2);
+}
+
+#[test]
+fn onsets_of_a_boot_count_however_long_ago() {
+    let (_dir, mut db) = opened();
+    const DAY: i64 = 86_400;
+    for (sequence, from) in [NOW - 20 * DAY, NOW - 3 * DAY].into_iter().enumerate() {
+        let mut said = batch("n1", "s", sequence as u64 + 1);
+        said.diagnoses = vec![concluded("boot-1", from, from + 600, &["nic-reset"])];
+        stored(&mut db, "k", &[said], NOW).unwrap();
+    }
+    let mut said = batch("n2", "s", 1);
+    said.diagnoses = vec![concluded("boot-1", NOW - 20 * DAY, NOW - 19 * DAY, &["nic-reset"])];
+    stored(&mut db, "k", &[said], NOW).unwrap();
+    let lives = read::lives(&db, "nic-reset", NOW - 7 * DAY).unwrap();
+    assert_eq!((lives["n1"].had_it, &lives["n1"].onsets[..]), (true, &[NOW - 20 * DAY, NOW - 3 * DAY][..]));
+    assert!(!lives["n2"].had_it, "only before");
+}

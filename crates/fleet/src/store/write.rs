@@ -186,6 +186,11 @@ fn prune(db: &Connection, table: &str, id: &str, order: &str, node_id: i64, most
 fn set_identity(db: &Connection, node_id: i64, identity: &NodeIdentity, sealed: i64) -> rusqlite::Result<()> {
     // Plain strings and maps; it was read from JSON.
     let json = serde_json::to_string(identity).unwrap_or_default();
+    let known = db.prepare_cached("SELECT identity_json FROM nodes WHERE id = ?1")?;
+    let known: Option<String> = { known }.query_row([node_id], |row| row.get(0))?;
+    if known.as_ref() == Some(&json) {
+        return Ok(());
+    }
     db.prepare_cached("UPDATE nodes SET host = ?2, boot_id = ?3, booted = ?4, identity_json = ?5 WHERE id = ?1")?
         .execute(params![node_id, identity.host, identity.boot_id, identity.booted.map(seconds), json])?;
     db.prepare_cached("INSERT OR REPLACE INTO identities (node_id, since, identity_json) VALUES (?1, ?2, ?3)")?

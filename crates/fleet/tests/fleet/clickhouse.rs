@@ -1,6 +1,6 @@
 //! Collectors on ClickHouse: its real engine, from PyPI, behind the part of its HTTP interface that clients use (front.py).
 
-use crate::collector::{Collector, PROGRAM, directory, head, now_ns, packed, post};
+use crate::collector::{Collector, PROGRAM, directory, head, now_ns, packed, post, skipped};
 use crate::wait_for;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -36,10 +36,7 @@ fn python() -> Option<&'static Path> {
         Ok(python) => Some(python),
         Err(why) => {
             eprintln!("skipped: the engine of ClickHouse cannot be had: {why}");
-            let list = std::env::var("CORONER_SKIPPED_TESTS").unwrap_or_default();
-            if let Ok(mut list) = std::fs::OpenOptions::new().append(true).open(list) {
-                let _ = writeln!(list, "collectors on ClickHouse (needs python3 with venv, and chdb from PyPI)");
-            }
+            skipped("collectors on ClickHouse (needs python3 with venv, and chdb from PyPI)");
             None
         }
     }

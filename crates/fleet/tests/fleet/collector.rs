@@ -1,7 +1,7 @@
 //! A collector in a directory of its own, on a port of its own.
 
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -15,6 +15,14 @@ pub struct Collector {
     child: Child,
     address: String,
     more: More,
+}
+
+/// Names a test that could not run, for the summary of the check.
+pub fn skipped(what: &str) {
+    let list = std::env::var("CORONER_SKIPPED_TESTS").unwrap_or_default();
+    if let Ok(mut list) = std::fs::OpenOptions::new().append(true).open(list) {
+        let _ = writeln!(list, "{what}");
+    }
 }
 
 /// Arguments of `serve`, and its environment.

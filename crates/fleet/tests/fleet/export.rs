@@ -1,6 +1,6 @@
 //! Exports, read back by others: Python's csv and pyarrow, from PyPI in a venv under target/.
 
-use crate::collector::{Collector, head, now_ns, packed, post};
+use crate::collector::{Collector, head, now_ns, packed, post, skipped};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,7 @@ pub fn venv(name: &str, package: &str) -> Option<PathBuf> {
     };
     let python3 = Path::new("python3");
     if !run(python3, &["-c", "import venv"]) {
-        let skipped = std::env::var("CORONER_SKIPPED_TESTS").unwrap_or_default();
-        if let Ok(mut file) = std::fs::OpenOptions::new().append(true).open(skipped) {
-            let _ = writeln!(file, "{package} (needs python3 with venv)");
-        }
+        skipped(&format!("{package} (needs python3 with venv)"));
         return None;
     }
     let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);

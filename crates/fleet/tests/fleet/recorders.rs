@@ -1,6 +1,6 @@
 //! Real recorders of this machine, each with a name of its own.
 
-use crate::collector::{Collector, PROGRAM};
+use crate::collector::{Collector, PROGRAM, skipped};
 use crate::wait_for;
 use coroner_lab::{HostLock, LiveScenario};
 use std::os::unix::fs::PermissionsExt;
@@ -87,8 +87,7 @@ impl Drop for Recorder {
 pub fn is_root() -> bool {
     let is_root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
     if !is_root {
-        let skipped = std::env::var("CORONER_SKIPPED_TESTS").unwrap_or_default();
-        let _ = std::fs::write(skipped, "real recorders that report (needs root)\n");
+        skipped("real recorders that report (needs root)");
     }
     is_root
 }

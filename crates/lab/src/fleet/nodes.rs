@@ -309,7 +309,7 @@ impl SimulatedNode {
                 continue;
             }
             let mut lines = vec![self.identity(&boot)];
-            let mut at = from / 60 * 60 + 60;
+            let mut at = from / 60 * 60;
             let mut diagnosed = from;
             while at <= to {
                 let is_recent = at + HOUR > now;

@@ -108,7 +108,8 @@ impl Heaviest {
         let until = Wall::from(SystemTime::now());
         self.due = Instant::now() + self.every;
         self.fold(names);
-        let from = std::mem::replace(&mut self.from, until);
+        // A wall clock that was set back.
+        let from = std::mem::replace(&mut self.from, until).min(until);
         let (samples, weight) = (std::mem::take(&mut self.samples), std::mem::take(&mut self.weight));
         let mut tree = Tree::default();
         self.texts.drain().for_each(|(text, weight)| tree.add(text.split(';'), weight));

@@ -22,7 +22,7 @@ use sender::{Link, Sender, Sent, chance};
 use spool::{Spool, Unreadable};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -47,6 +47,8 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(10);
 const MOST_READS: u32 = 6;
 /// Between two requests while there is more to send: the observer must not load the node, nor all nodes their collector.
 const BETWEEN: Duration = Duration::from_millis(200);
+/// What the node is, is said again after this time, for a collector that has lost its store.
+const IDENTITY_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 /// Cores with full seconds that a minute names; a fleet keeps no more.
 const MOST_CORES: usize = 8;
 
@@ -136,6 +138,8 @@ impl ReporterThread {
             sender: Sender::new(link),
             unsealed: Vec::new(),
             identity: None,
+            identified: None,
+            directory: directory.to_owned(),
             problems: Vec::new(),
             lost: Arc::clone(&lost),
             own: ReportStatus::default(),
@@ -146,7 +150,7 @@ impl ReporterThread {
         let run = move || reporter.run(&waiting, &status);
         let thread = std::thread::Builder::new().name("reporter".to_owned()).spawn(run)?;
         let reports = Reports(Some(Handle { rows, lost }));
-        reports.node(NodeIdentity::of(node));
+        reports.node(known_identity(directory, NodeIdentity::of(node)));
         Ok(Some(ReporterThread { reports, thread }))
     }
 
@@ -172,6 +176,9 @@ struct Reporter {
     files: Files,
     unsealed: Vec<ReportRow>,
     identity: Option<NodeIdentity>,
+    /// When it was last put into a batch; `None`: it is to be.
+    identified: Option<Instant>,
+    directory: PathBuf,
     /// Keys of the last diagnosis.
     problems: Vec<String>,
     /// Rows that found the channel full.
@@ -234,10 +241,11 @@ impl Reporter {
                 if let Some(model) = cpu_model() {
                     identity.attributes.insert("cpu_model".to_owned(), model);
                 }
-                if self.identity.replace(identity.clone()).is_some_and(|before| before == identity) {
-                    return false;
+                if self.identity.as_ref() != Some(&identity) {
+                    remember(&self.directory, &identity);
+                    (self.identity, self.identified) = (Some(identity), None);
                 }
-                ReportRow::Node(identity)
+                return false;
             }
             row => row,
         };
@@ -252,6 +260,12 @@ impl Reporter {
     }
 
     fn seal(&mut self) {
+        if let Some(identity) = &self.identity
+            && self.identified.is_none_or(|at| at.elapsed() >= IDENTITY_AGAIN_AFTER)
+        {
+            self.unsealed.insert(0, ReportRow::Node(identity.clone()));
+            self.identified = Some(Instant::now());
+        }
         let lost = std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner));
         self.spool.dropped().add(lost);
         let now = Wall::from(SystemTime::now());
@@ -317,6 +331,7 @@ impl Reporter {
     fn pass_over(&mut self, front: Unreadable) -> Duration {
         if front.is_gone {
             let gone = self.spool.drop_gone();
+            self.identified = None;
             self.complain(format!("{}; {gone} batches were removed from the spool and are lost", front.why));
             return BETWEEN;
         }
@@ -331,6 +346,8 @@ impl Reporter {
     }
 
     fn drop_oldest(&mut self) -> Duration {
+        // It may have been in there.
+        self.identified = None;
         if let Err(error) = self.spool.drop_oldest() {
             self.complain_of_spool(format!("{error:#}"));
         }
@@ -402,17 +419,38 @@ fn node_key(directory: &Path) -> anyhow::Result<String> {
     }
     let random =
         std::fs::read_to_string("/proc/sys/kernel/random/uuid").context("no random number for the node's key")?;
-    let part = directory.join("node.key.part");
-    let store = || -> std::io::Result<()> {
-        let mut options = std::fs::OpenOptions::new();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&part)?;
-        file.write_all(random.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&part, &path)
-    };
-    store().with_context(cannot)?;
+    store(directory, "node.key", random.as_bytes()).with_context(cannot)?;
     Ok(random.trim().to_owned())
+}
+
+/// For the recorder alone to read, and whole or not at all.
+fn store(directory: &Path, name: &str, content: &[u8]) -> std::io::Result<()> {
+    let part = directory.join(format!("{name}.part"));
+    let mut options = std::fs::OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&part)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(&part, directory.join(name))
+}
+
+const IDENTITY: &str = "identity.json";
+
+/// What only a diagnosis tells, the agents, is what it was before the recorder was restarted, until the first one tells it anew.
+fn known_identity(directory: &Path, mut identity: NodeIdentity) -> NodeIdentity {
+    let known = std::fs::read(directory.join(IDENTITY)).ok();
+    let known = known.and_then(|json| serde_json::from_slice::<NodeIdentity>(&json).ok());
+    if let Some(known) = known.filter(|known| known.boot_id.is_some() && known.boot_id == identity.boot_id) {
+        for (name, value) in known.attributes {
+            identity.attributes.entry(name).or_insert(value);
+        }
+    }
+    identity
+}
+
+fn remember(directory: &Path, identity: &NodeIdentity) {
+    // Without it, agents are told a few minutes later.
+    let _ = serde_json::to_vec(identity).map(|json| store(directory, IDENTITY, &json));
 }
 
 /// `None` on architectures whose kernel does not name it.

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 
 const STORED: (&str, &str) = ("200 OK", "{\"batches\":1}");
+const REFUSED: (&str, &str) = ("400 Bad Request", "{\"error\":\"bad\"}");
 const AWAY: (&str, &str) = ("503 Service Unavailable", "{\"error\":\"away\"}");
 
 /// Answers each request with the next of these; returns their bodies.
@@ -44,6 +45,8 @@ fn reporter(directory: &Path, to: &str) -> Reporter {
         sender: Sender::new(link),
         unsealed: Vec::new(),
         identity: None,
+        identified: None,
+        directory: directory.to_owned(),
         problems: Vec::new(),
         lost: Arc::default(),
         own: ReportStatus::default(),
@@ -221,4 +224,50 @@ fn an_empty_key_is_made_anew() {
     std::fs::write(dir.path().join("node.key"), "").unwrap();
     let key = node_key(dir.path()).unwrap();
     assert!(key.len() > 30 && node_key(dir.path()).unwrap() == key);
+}
+
+#[test]
+fn what_the_node_is_is_told_first_and_again_if_it_may_be_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (to, collector) = collector(vec![STORED, REFUSED, STORED]);
+    let mut reporter = reporter(dir.path(), &to);
+    let identity = NodeIdentity { host: Some("a".to_owned()), ..NodeIdentity::default() };
+    reporter.take(minute(1));
+    reporter.take(ReportRow::Node(identity.clone()));
+    reporter.take(ReportRow::Node(identity.clone()));
+    for n in 2..=4 {
+        reporter.seal();
+        reporter.send();
+        reporter.take(minute(n));
+    }
+    let sent: Vec<_> = collector.join().unwrap().iter().map(|body| batches(body).concat()).collect();
+    let hosts = |rows: &Vec<ReportRow>| {
+        let host = |row: &ReportRow| matches!(row, ReportRow::Node(node) if node.host == identity.host);
+        rows.iter().map(host).collect::<Vec<bool>>()
+    };
+    assert_eq!(sent.iter().map(hosts).collect::<Vec<_>>(), [vec![true, false], vec![false], vec![true, false]]);
+    // After an hour as well.
+    reporter.identified = Instant::now().checked_sub(IDENTITY_AGAIN_AFTER);
+    reporter.seal();
+    let (body, _) = reporter.spool.oldest(1 << 20).unwrap().unwrap();
+    assert_eq!(hosts(&batches(&body).concat()), [true, false]);
+}
+
+#[test]
+fn agents_outlive_a_restart_of_the_recorder_but_not_a_boot() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |boot: &str, attributes: &[(&str, &str)]| NodeIdentity {
+        boot_id: Some(boot.to_owned()),
+        attributes: attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        ..NodeIdentity::default()
+    };
+    let started = || of("b1", &[("kernel", "6.2")]);
+    assert_eq!(known_identity(dir.path(), started()), started());
+    let whole = of("b1", &[("kernel", "6.1"), ("agent:amazon-ecs", "image")]);
+    reporter(dir.path(), "http://127.0.0.1:1").take(ReportRow::Node(whole));
+    let known = known_identity(dir.path(), started());
+    assert_eq!((known.attributes["kernel"].as_str(), known.attributes["agent:amazon-ecs"].as_str()), ("6.2", "image"));
+    assert_eq!(known_identity(dir.path(), of("b2", &[])), of("b2", &[]));
+    std::fs::write(dir.path().join(IDENTITY), "{").unwrap();
+    assert_eq!(known_identity(dir.path(), started()), started());
 }

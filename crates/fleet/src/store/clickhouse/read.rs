@@ -436,6 +436,8 @@ pub async fn incidents(client: &Client, since: i64, now: i64, most: i64) -> anyh
          LEFT JOIN (SELECT node, host FROM nodes FINAL) AS n ON n.node = i.node ORDER BY i.triggered DESC, i.node, i.number",
     );
     let found: Vec<Found> = all(query.bind(since.max(0)).bind(most)).await?;
+    let count = client.query("SELECT toUInt64(count()) FROM incidents FINAL WHERE triggered >= toDateTime(?)");
+    let matched = within(count.bind(since.max(0)).fetch_one::<u64>()).await?;
     let read = |row: Found| {
         let incident: Incident = serde_json::from_str(&row.incident_json).ok()?;
         Some(FleetIncident {
@@ -446,7 +448,7 @@ pub async fn incidents(client: &Client, since: i64, now: i64, most: i64) -> anyh
         })
     };
     let incidents = found.into_iter().filter_map(read).collect();
-    Ok(IncidentList { schema: "coroner.fleet.incidents/1".to_owned(), at: wall(now), incidents })
+    Ok(IncidentList { schema: "coroner.fleet.incidents/1".to_owned(), at: wall(now), matched, incidents })
 }
 
 /// Problems that were seen since then: of one code or key, or all. If it is asked for, also those that went on when their node fell silent
@@ -488,13 +490,13 @@ pub async fn lives(client: &Client, code_or_key: &str, since: i64) -> anyhow::Re
     for row in all::<BootOf>(boots.bind(since.max(0))).await? {
         lives.entry(row.node.clone()).or_default().boots.push(boot(row));
     }
-    for problem in past(client, Some(code_or_key), since, false).await? {
+    let boots = lives.values().flat_map(|of_node| &of_node.boots);
+    let oldest = boots.map(|boot| seconds(boot.first_seen)).fold(since, i64::min);
+    for problem in past(client, Some(code_or_key), oldest, false).await? {
         for (span, _) in problem.spans() {
-            if span.seen_until >= since {
-                let of_node = lives.entry(problem.node.clone()).or_default();
-                of_node.had_it = true;
-                of_node.onsets.push(span.began);
-            }
+            let of_node = lives.entry(problem.node.clone()).or_default();
+            of_node.had_it |= span.seen_until >= since;
+            of_node.onsets.push(span.began);
         }
     }
     lives.values_mut().for_each(|of_node| of_node.onsets.sort_unstable());
