@@ -88,7 +88,7 @@ fn batches(body: &[u8]) -> Vec<Vec<ReportRow>> {
     batches
 }
 
-fn file(directory: &Path, number: u64) -> std::path::PathBuf {
+fn file(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("spool/{number:016}.zst"))
 }
 

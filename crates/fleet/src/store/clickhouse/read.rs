@@ -491,7 +491,7 @@ pub async fn lives(client: &Client, code_or_key: &str, since: i64) -> anyhow::Re
         lives.entry(row.node.clone()).or_default().boots.push(boot(row));
     }
     let boots = lives.values().flat_map(|of_node| &of_node.boots);
-    let oldest = boots.map(|boot| seconds(boot.first_seen)).fold(since, i64::min);
+    let oldest = boots.map(|boot| crate::store::write::seconds(boot.first_seen)).fold(since, i64::min);
     for problem in past(client, Some(code_or_key), oldest, false).await? {
         for (span, _) in problem.spans() {
             let of_node = lives.entry(problem.node.clone()).or_default();
