@@ -27,6 +27,7 @@ function rows(number) {
     { kind: "batch", schema: "coroner.report/1", node: id(number), stream: "s", sequence: 1, boot_id, sealed: ns(first), version: "test" },
     { kind: "node", host: `node-${number}`, boot_id, booted: ns(boot), cluster: "test", labels: { pool: number % 2 ? "gpu" : "cpu" }, attributes: { zone: ZONES[Math.floor(number / 3) % 3], image_id: IMAGES[number % 3], kernel: "6.8" } },
     ...minutes.map(at => ({ kind: "minute", minute: ns(at), cores: 8, busy_mean: 0.3, worst_core_system: isSick && at >= onset ? 0.97 : 0.1, zombies_dead: isSick ? Math.floor((at - boot) / 36) : 3, zombies_live: 40, unit_restarts: at % 3600 ? 0 : 1 })),
+    { kind: "stacks", from: ns(now - 1800), until: ns(now - 1200), samples: 100, stacks: [{ stack: isSick ? "kubelet;read;mem_cgroup_iter_[k]" : "train;forward", samples: 90 }] },
     diagnosis(boot_id, first, onset - 60, []),
     diagnosis(boot_id, onset, now - 30, isSick ? [problem(KEY, `${number + 1000} dead memory cgroups; run \`coroner zombies\``, onset + number * 10)] : []),
     ...(number === 4 ? [{ kind: "incident", schema: "coroner.incident/1", number: 1, code: "nic-reset", key: "nic-reset:ena", subject: "eth0", text: "NIC eth0 was reset", triggered_real_ns: ns(now - HOUR), from_real_ns: ns(now - HOUR - 300), until_real_ns: ns(now - HOUR + 300), state: "complete", repeats: 2, error: null }] : []),
@@ -213,6 +214,25 @@ test("a problem tells what its nodes have in common, in words, as a table and as
   await page.goBack();
   await page.goBack();
   await page.locator(".problem").waitFor({ state: "detached" });
+}));
+
+test("where sick nodes spend their time is a picture, which opens with its colours and works by itself", () => visit(fleet, `#problem=${encodeURIComponent(KEY)}`, async page => {
+  await page.getByRole("button", { name: "Flame graph: sick against healthy nodes" }).click();
+  const image = page.locator(".flame-part img");
+  await image.waitFor();
+  await until(page, () => { const image = document.querySelector(".flame-part img"); return image.complete && image.naturalWidth > 100; });
+  const [opened, complaints] = [await page.context().newPage(), []];
+  opened.on("console", said => { if (said.type() === "error") complaints.push(said.text()); });
+  try {
+    await opened.goto(await page.locator(".flame-part a").evaluate(link => link.href));
+    await opened.locator("svg").first().waitFor();
+    const fills = await opened.evaluate(() => [...document.querySelectorAll("rect")].map(rect => getComputedStyle(rect).fill));
+    assert.ok(fills.length > 3 && fills.every(fill => fill !== "rgb(0, 0, 0)"), fills.join(" "));
+    assert.match(await opened.locator("svg").first().textContent(), /mem_cgroup_iter/);
+    assert.deepEqual(complaints, []);
+  } finally {
+    await opened.close();
+  }
 }));
 
 test("the fleet as it was then, and live again with one key", () => visit(fleet, "#by=image_id", async page => {

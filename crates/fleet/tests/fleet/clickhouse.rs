@@ -3,7 +3,7 @@
 use crate::collector::{Collector, PROGRAM, directory, head, now_ns, packed, post, skipped};
 use crate::wait_for;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;

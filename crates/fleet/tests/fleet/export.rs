@@ -2,7 +2,6 @@
 
 use crate::collector::{Collector, head, now_ns, packed, post, skipped};
 use serde_json::{Value, json};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
