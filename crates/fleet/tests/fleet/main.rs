@@ -70,7 +70,7 @@ fn people_need_their_own_token_and_get_clear_errors() {
         (&["nodes", "--sort", "colour"], "no node has an attribute 'colour'"),
         (&["nodes", "--where", "zon=a"], "no node has a field 'zon'"),
         (&["next", "--where", "zon=a"], "no node has a field 'zon'"),
-        (&["export", "--where", "zon=a"], "no node has a field 'zon'"),
+        (&["export", "--format", "csv", "--where", "zon=a"], "no node has a field 'zon'"),
     ] {
         let (code, out, err) = run(args);
         assert!(code == 2 && err.contains(why), "{args:?}: {code} {out} {err}");
