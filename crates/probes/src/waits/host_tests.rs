@@ -17,7 +17,7 @@ const SPIN: &str = "while :; do :; done";
 /// Processes become a party of their own when they are a second old.
 const GROWN: Duration = Duration::from_millis(1300);
 const WINDOW: Duration = Duration::from_secs(3);
-const PACE: WaitPace = WaitPace { interval: Duration::from_millis(500), most_switches: u64::MAX };
+const PACE: WaitPace = WaitPace { interval: Duration::from_millis(500), most_cost: 1.0 };
 
 /// A shell on core 1, started through `prefix` (`chrt -f 10`, which becomes it).
 fn on_core_1(prefix: &[&str], script: &str) -> Child {
@@ -336,12 +336,12 @@ fn the_books_balance_and_agree_with_schedstat() {
 }
 
 #[test]
-fn many_switches_are_watched_in_slices() {
+fn what_costs_too_much_is_watched_in_slices() {
     let Some(_lock) = HostLock::take_as_root() else { return };
     // One process only: what a pipeline starts would outlive it.
     let _busy = Child::spawn("busy", Command::new("yes").stdout(Stdio::null())).unwrap();
     sleep(GROWN);
-    let pace = WaitPace { most_switches: 1, ..PACE };
+    let pace = WaitPace { most_cost: 1e-6, ..PACE };
     let mut reader = WaitReader::start(&Root::live(), pace);
     let ledgers = watch_with(&mut reader, 2 * WINDOW);
     let sliced: Vec<&WaitLedger> = ledgers.iter().skip(1).collect();

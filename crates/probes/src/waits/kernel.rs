@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap as Map, HashSet};
 use std::ffi::CStr;
+use std::time::Duration;
 
 use aya::maps::stack_trace::StackTraceMap;
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
@@ -35,6 +36,9 @@ const PROGRAMS: [(&str, &str, &CStr); 5] = [
 
 /// Indices of the table COUNT.
 const UNBOOKED_NS: u32 = 4;
+const TIMED_NS: u32 = 8;
+/// One run in so many is timed.
+const TIMED: u64 = 64;
 
 /// The builds of bpf/waits.bpf.c, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,9 +183,9 @@ impl Programs {
         [1, 2, 3, 4, 5, 6, 7].map(|what| self.count(what))
     }
 
-    /// Switches seen so far.
-    pub fn switches(&self, cores: &[Core]) -> u64 {
-        cores.iter().map(|core| core.switches).sum()
+    /// What the programs have cost so far, on all cores: some of their runs were timed.
+    pub fn cost(&self) -> Duration {
+        Duration::from_nanos(self.count(TIMED_NS).saturating_mul(TIMED))
     }
 
     /// Ends the turn and reads it. With `pause` nothing is seen until [`Programs::resume`].

@@ -3,8 +3,8 @@
 //! BPF programs on the scheduler's tracepoints keep sums in the kernel (bpf/waits.bpf.c); [`WaitReader::look`] makes the books of
 //! each interval of them. docs/waits.md says what is counted and what it costs.
 //!
-//! Where threads switch very often, the programs are attached for a part of each interval only, so that their cost is bounded;
-//! [`WaitLedger::watched_ns`] tells.
+//! The programs time some of their runs. When they have cost what an interval may cost, because threads switch often or memory is slow, they are
+//! detached until it is over; [`WaitLedger::watched_ns`] tells.
 //!
 //! Without BPF there is an estimate, from what the other probes have seen ([`estimate`]).
 
@@ -46,29 +46,23 @@ const LEAST_BLOCK: Duration = Duration::from_millis(1);
 const WORTH_NAMING: Duration = Duration::from_millis(20);
 /// A charge for which weights are read.
 const LONG_CHARGE_NS: u64 = 10_000_000;
-/// A slice is at least this part of an interval.
-const LEAST_SLICE: u32 = 50;
-
-/// An interval with a slice lasts no longer than this many others.
+/// An interval that cost too much lasts no longer than this many others.
 const LONGEST: u32 = 4;
 
-/// Looks come once a turn of the watch: a slice ends with the look that is nearest to its end.
-const HALF_A_TURN: Duration = Duration::from_millis(100);
-
 /// How closely to watch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WaitPace {
     /// A ledger covers about this long.
     pub interval: Duration,
-    /// With more switches a second than this, only a part of each interval is watched.
-    pub most_switches: u64,
+    /// The programs may take this share of a core; when an interval's is used up, its rest is not watched.
+    pub most_cost: f64,
 }
 
 impl WaitPace {
-    /// For a diagnosis: seconds tell when a trouble began. Up to 2.5 % of a core.
-    pub const CLOSE: WaitPace = WaitPace { interval: Duration::from_secs(1), most_switches: 50_000 };
-    /// For a recorder: up to 0.6 % of a core.
-    pub const RECORDER: WaitPace = WaitPace { interval: Duration::from_secs(10), most_switches: 10_000 };
+    /// For a diagnosis: seconds tell when a trouble began.
+    pub const CLOSE: WaitPace = WaitPace { interval: Duration::from_secs(1), most_cost: 0.025 };
+    /// For a recorder, which runs all the time.
+    pub const RECORDER: WaitPace = WaitPace { interval: Duration::from_secs(10), most_cost: 0.006 };
 }
 
 /// Watches from [`WaitReader::start`] until it is dropped.
@@ -86,13 +80,12 @@ pub struct WaitReader {
     candidates: Vec<Candidate>,
     /// When the interval began.
     from: Time,
-    /// How much of each interval is watched; `None`: all.
-    slice: Option<Duration>,
-    /// The ledger of a slice that is over, until the interval is.
+    /// What the programs had cost when the interval began.
+    cost_before: Duration,
+    /// Of an interval whose rest is not watched.
     sliced: Option<WaitLedger>,
-    /// How long the interval of a slice lasts: as a slice ends with a look, it may have seen more switches than one interval allows.
+    /// How long that interval lasts: until a look came, it may have cost more than one allows.
     lasts: Duration,
-    switches: u64,
     /// What blocked threads worked on when last looked at.
     worked_on: HashMap<u32, String>,
 }
@@ -130,10 +123,9 @@ impl WaitReader {
             places,
             candidates: Vec::new(),
             from: now(),
-            slice: None,
+            cost_before: Duration::ZERO,
             sliced: None,
             lasts: pace.interval,
-            switches: 0,
             worked_on: HashMap::new(),
         };
         if reader.programs.is_ok() {
@@ -188,10 +180,10 @@ impl WaitReader {
             }
         }
         let is_over = at.since(self.from) >= self.pace.interval;
-        let slice_is_over = self.slice.is_some_and(|slice| at.since(self.from) + HALF_A_TURN >= slice);
         match &self.programs {
             Err(_) => self.tell_blindness(evidence),
-            Ok(programs) if programs.runs() && slice_is_over => {
+            Ok(programs) if programs.runs() && self.paid_for(programs) > self.pace.interval => {
+                self.lasts = self.paid_for(programs).min(self.pace.interval * LONGEST);
                 self.sliced = self.close(true);
                 if at.since(self.from) >= self.lasts {
                     self.tell_slice(at, evidence);
@@ -254,12 +246,11 @@ impl WaitReader {
                 return None;
             }
         };
-        let switches = programs.switches(&snapshot.cores);
+        self.cost_before = programs.cost();
         let last_switch = |core| programs.last_switch(core);
         let untouched =
             threads::untouched(&self.root, &mut self.candidates, &mut snapshot, &mut self.places, last_switch);
         let closed = self.books.close(&snapshot, &untouched, pause);
-        self.set_slice(&snapshot, switches);
         if pause {
             let books = &self.books;
             let pid_of = |party| books.identity(party).map(|identity| identity.pid);
@@ -275,18 +266,9 @@ impl WaitReader {
         Some(ledger)
     }
 
-    /// How much of the next intervals to watch.
-    fn set_slice(&mut self, snapshot: &Snapshot, switches: u64) {
-        let seen = switches.saturating_sub(std::mem::replace(&mut self.switches, switches));
-        let watched = snapshot.to.since(snapshot.from).as_secs_f64();
-        if watched < 0.01 {
-            return;
-        }
-        let allowed = self.pace.most_switches.max(1) as f64;
-        self.lasts =
-            Duration::from_secs_f64(seen as f64 / allowed).clamp(self.pace.interval, self.pace.interval * LONGEST);
-        let part = allowed / (seen as f64 / watched).max(1.0);
-        self.slice = (part < 1.0).then(|| self.pace.interval.mul_f64(part.max(1.0 / f64::from(LEAST_SLICE))));
+    /// The time that may cost what this interval has cost so far.
+    fn paid_for(&self, programs: &Programs) -> Duration {
+        programs.cost().saturating_sub(self.cost_before).div_f64(self.pace.most_cost)
     }
 
     fn ledger(&mut self, snapshot: &Snapshot, closed: Closed) -> WaitLedger {

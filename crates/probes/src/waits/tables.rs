@@ -18,7 +18,7 @@ const SLOT_COUNT: u32 = 65_536;
 const SLOT_WORDS: usize = 8;
 const RING: usize = 128;
 const RING_WORDS: usize = 1 + 2 * RING;
-const CORE_WORDS: usize = 5 + 3 * RING_WORDS + 2 * 32;
+const CORE_WORDS: usize = 4 + 3 * RING_WORDS + 2 * 32;
 /// struct core.
 pub(super) type CoreBytes = [u64; CORE_WORDS];
 pub(super) const FRAMES: usize = 24;
@@ -123,16 +123,15 @@ pub(super) struct Core {
     pub start: u64,
     pub party: u32,
     pub tid: u32,
-    pub switches: u64,
     pub epoch: u32,
     /// Each change; who had it at the points of a grid; of a wider grid.
     pub past: [Vec<(u64, u32)>; 3],
 }
 
 pub(super) fn parse_core(words: &CoreBytes) -> Core {
-    let [switched, start, who, switches, epoch] = [0, 1, 2, 3, 4].map(|at| words[at]);
+    let [switched, start, who, epoch] = [0, 1, 2, 3].map(|at| words[at]);
     let ring = |n: usize| {
-        let ring = &words[5 + n * RING_WORDS..][..RING_WORDS];
+        let ring = &words[4 + n * RING_WORDS..][..RING_WORDS];
         let head = ring[0] as u32;
         let mut past = Vec::new();
         for back in 1..=RING as u32 {
@@ -149,7 +148,6 @@ pub(super) fn parse_core(words: &CoreBytes) -> Core {
         start,
         party: who as u32,
         tid: (who >> 32) as u32,
-        switches,
         epoch: epoch as u32,
         past: [ring(0), ring(1), ring(2)],
     }
