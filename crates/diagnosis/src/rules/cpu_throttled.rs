@@ -208,7 +208,7 @@ fn finding(evidence: &Evidence, t: &Throttled, window: Duration) -> Finding {
             duration_words(t.stopped),
         ),
         evidence: facts,
-        remedy: remedy(&evidence.cgroup_mounts, t.path, &Needed::by(t)),
+        remedy: remedy(&evidence.cgroup_mounts, t.path, &Needed::by(t, evidence)),
     }
 }
 
@@ -266,12 +266,13 @@ struct Needed {
 }
 
 impl Needed {
-    /// The quota, and the time for which it stood still on top.
-    fn by(t: &Throttled) -> Needed {
+    /// The quota, and the time for which it stood still on top; no more than the node has.
+    fn by(t: &Throttled, evidence: &Evidence) -> Needed {
         let stopped = t.stopped.as_secs_f64() / t.over.as_secs_f64().max(0.1);
         let needed = t.quota_cores.unwrap_or(1.0) + stopped;
+        let most = evidence.core_times.last().map_or(f64::INFINITY, |look| look.cores.len() as f64);
         // In half cores: more precision would be pretence.
-        Needed { cores: (needed * 2.0).ceil() / 2.0, period_us: t.period_us.unwrap_or(PERIOD_US) }
+        Needed { cores: ((needed * 2.0).ceil() / 2.0).min(most), period_us: t.period_us.unwrap_or(PERIOD_US) }
     }
 }
 
@@ -348,6 +349,14 @@ mod tests {
         let mut evidence = watched(5);
         add(&mut evidence, "/batch", periods, throttled, stopped_ms);
         evidence
+    }
+
+    #[test]
+    fn no_more_cores_are_advised_than_there_are() {
+        let mut evidence = watched(5);
+        add(&mut evidence, "/system.slice/x.service", 50, 49, 9_000);
+        let f = one(examine(&Case::of(&evidence)));
+        assert!(f.remedy.contains("CPUQuota=100%"), "{}", f.remedy);
     }
 
     #[test]
