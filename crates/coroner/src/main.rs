@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         Some(args::Command::Incidents(incidents)) => commands::incidents::run(incidents),
         Some(args::Command::Fleet(fleet)) => commands::fleet::run(&fleet),
         Some(args::Command::History(history)) => commands::history::run(history),
+        Some(args::Command::Condition(condition)) => commands::condition::run(&condition),
         Some(args::Command::DiagnoseRecorded(args)) => commands::history::diagnose_recorded(args),
         Some(args::Command::View(view)) => commands::view::run(view),
         Some(args::Command::Mark(mark)) => commands::mark::run(mark),

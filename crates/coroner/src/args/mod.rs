@@ -7,7 +7,7 @@ pub mod view;
 
 use fix::{FixArgs, UndoArgs};
 use profile::{ExportArgs, FlameArgs, HeatmapArgs, ImportArgs, MonopoliesArgs};
-use recorder::{DiagnoseRecordedArgs, FreezeArgs, HistoryArgs, IncidentsArgs, MarkArgs};
+use recorder::{ConditionArgs, DiagnoseRecordedArgs, FreezeArgs, HistoryArgs, IncidentsArgs, MarkArgs};
 use view::ViewArgs;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -86,6 +86,8 @@ pub enum Command {
     Undo(UndoArgs),
     /// List what was wrong with this node and when, from the recorder's regular diagnoses.
     History(HistoryArgs),
+    /// Say in one line and an exit code whether something is wrong: for node-problem-detector, kured and scripts.
+    Condition(ConditionArgs),
     /// Collect reports of many nodes and say what the sick ones have in common (runs the program coroner-fleet).
     Fleet(FleetArgs),
     /// Diagnose the last minutes; started by the recorder.

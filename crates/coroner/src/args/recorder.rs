@@ -2,6 +2,7 @@
 
 use super::ReportArgs;
 use clap::{Args as ClapArgs, Subcommand};
+use coroner_diagnosis::Code;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -89,6 +90,33 @@ pub struct HistoryArgs {
     pub last: Option<Duration>,
 
     /// Print one JSON document (schema coroner.history/1).
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "One line of at most 80 bytes. Exit codes, as node-problem-detector's custom plugins have them: 0 nothing wrong, 1 a \
+    problem goes on, 2 unknown: no recorder runs, or it has not diagnosed the node lately. With --sentinel, as kured's \
+    --reboot-sentinel-command has them: 0 reboot, anything else do not."
+)]
+pub struct ConditionArgs {
+    /// Only these problems, e.g. zombie-memcgs. [default: all of severity warning or worse]
+    #[arg(value_name = "CODE", value_parser = super::parse_code)]
+    pub codes: Vec<Code>,
+
+    #[command(flatten)]
+    pub directory: DirectoryArgs,
+
+    /// The last diagnosis must not be older.
+    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = super::parse_recorded)]
+    pub max_age: Duration,
+
+    /// Exit with 0 if one of these problems goes on and its cause is proven or likely, with 1 if not, with 2 if unknown.
+    #[arg(long, requires = "codes")]
+    pub sentinel: bool,
+
+    /// Print one JSON document (schema coroner.condition/1).
     #[arg(long)]
     pub json: bool,
 }

@@ -1,5 +1,6 @@
 //! The commands, one file each, and how they get their evidence.
 
+pub mod condition;
 pub mod cores;
 pub mod diagnose;
 pub mod fix;
