@@ -80,7 +80,8 @@ fn shortened(line: &str) -> String {
     if line.len() <= MOST_BYTES {
         return line.to_owned();
     }
-    format!("{}…", line[..line.floor_char_boundary(MOST_BYTES - '…'.len_utf8())].trim_end())
+    let fits = (0..=MOST_BYTES - '…'.len_utf8()).rev().find(|at| line.is_char_boundary(*at));
+    format!("{}…", line[..fits.unwrap_or(0)].trim_end())
 }
 
 fn document(condition: &Condition<'_>, line: &str) -> serde_json::Value {
