@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::fs;
+use std::io::{Error, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -70,8 +71,13 @@ impl SystemdNode {
         let mut node = SystemdNode { bus, outer, _scratch: scratch, groups, leader, address, hostname, machine_id };
         stage.until("it has booted", PATIENCE, || {
             node.expect_running()?;
-            let state = node.property::<String>(SYSTEMD_PATH, MANAGER, "SystemState");
-            Ok(state.ok().filter(|s| s == "running" || s == "degraded"))
+            match node.property::<String>(SYSTEMD_PATH, MANAGER, "SystemState") {
+                // There is no nsenter: waiting does not help.
+                Err(error) if error.downcast_ref::<Error>().is_some_and(|e| e.kind() == ErrorKind::NotFound) => {
+                    Err(error)
+                }
+                state => Ok(state.ok().filter(|s| s == "running" || s == "degraded")),
+            }
         })?;
         Ok(node)
     }
