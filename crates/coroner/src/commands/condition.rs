@@ -32,7 +32,7 @@ pub fn run(args: &ConditionArgs) -> anyhow::Result<Exit> {
         }
         Err(error) => Err(format!("{error:#}")),
     };
-    let line = line(&condition);
+    let line = line(&condition, args);
     match args.json {
         true => print(&json_text(&document(&condition, &line)))?,
         false => print(&format!("{line}\n"))?,
@@ -62,10 +62,13 @@ fn of<'h>(history: &'h History, is_live: bool, now: Wall, args: &ConditionArgs) 
     Ok(on)
 }
 
-fn line(condition: &Condition<'_>) -> String {
+fn line(condition: &Condition<'_>, args: &ConditionArgs) -> String {
     let line = match condition {
         Err(why) => format!("unknown: {why}"),
         Ok(on) => match on.split_first() {
+            // The others were not looked at.
+            None if args.sentinel => "none of these goes on with a proven or likely cause".to_owned(),
+            None if !args.codes.is_empty() => "none of these goes on".to_owned(),
             None => "nothing wrong".to_owned(),
             Some((worst, more)) => {
                 let more = if more.is_empty() { String::new() } else { format!(" (+{})", more.len()) };
@@ -96,7 +99,7 @@ fn document(condition: &Condition<'_>, line: &str) -> serde_json::Value {
         "schema": "coroner.condition/1",
         "state": match condition {
             Err(_) => "unknown",
-            Ok(on) if on.is_empty() => "nothing wrong",
+            Ok(on) if on.is_empty() => "no problem",
             Ok(_) => "problem",
         },
         "message": line,
@@ -176,7 +179,10 @@ mod tests {
         ] {
             for args in [args(&[], false), args(&[Code::ZombieMemcgs], true)] {
                 let condition = of(&history, is_live, now, &args);
-                assert_eq!((line(&condition).as_str(), exit(&condition, args.sentinel)), (why, Exit::CouldNotExamine));
+                assert_eq!(
+                    (line(&condition, &args).as_str(), exit(&condition, args.sentinel)),
+                    (why, Exit::CouldNotExamine)
+                );
             }
         }
     }
@@ -185,7 +191,8 @@ mod tests {
     fn the_worst_comes_first_in_eighty_bytes() {
         let zombies = episode("zombie-memcgs", "warning", None, End::GoesOn);
         let both = history(vec![zombies, episode("nic-reset", "critical", None, End::GoesOn)]);
-        let line = line(&of(&both, true, Wall(10 * MINUTE), &args(&[], false)));
+        let all = args(&[], false);
+        let line = line(&of(&both, true, Wall(10 * MINUTE), &all), &all);
         assert!(line.starts_with("nic-reset (+1): nic-reset is here") && line.ends_with('…'), "{line}");
         assert!((78..=80).contains(&line.len()), "{}", line.len());
         assert_eq!(shortened(&"ä".repeat(41)).len(), 79);

@@ -186,8 +186,8 @@ fn prune(db: &Connection, table: &str, id: &str, order: &str, node_id: i64, most
 fn set_identity(db: &Connection, node_id: i64, identity: &NodeIdentity, sealed: i64) -> rusqlite::Result<()> {
     // Plain strings and maps; it was read from JSON.
     let json = serde_json::to_string(identity).unwrap_or_default();
-    let known = db.prepare_cached("SELECT identity_json FROM nodes WHERE id = ?1")?;
-    let known: Option<String> = { known }.query_row([node_id], |row| row.get(0))?;
+    let known: Option<String> =
+        db.prepare_cached("SELECT identity_json FROM nodes WHERE id = ?1")?.query_row([node_id], |row| row.get(0))?;
     if known.as_ref() == Some(&json) {
         return Ok(());
     }
